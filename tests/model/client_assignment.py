@@ -17,13 +17,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from .search import Result, configured
-from .search import search as breadth_first
+from . import search as searching
+from .search import FIRST, NAMES, Result, is_mine, name_of, put, spend, swap
 
-NAMES = "ABC"
 WHOLE = 255  # the share of a mark that covers the whole member
 UNKNOWN = (9, 0, WHOLE)  # a mark for each member that may have been marked in a lost state
-FIRST = 10  # incarnations count from here; below are names, the identities of static members
 MANNERS = ("good", "error", "double", "foreign", "stale")
 
 MUTATIONS = {
@@ -213,39 +211,13 @@ class World(NamedTuple):
 
 Step = tuple[str, World, str]  # label, next world, violation or ""
 FAULTS = (
-    "expire",
-    "evict",
-    "take",
-    "join",
-    "leave",
-    "quit",
-    "lost",
-    "late",
-    "timeout",
-    "lie",
-    "change",
-    "request",
-    "amnesia",
+    *("expire", "evict", "take", "join", "leave", "quit", "lost"),
+    *("late", "timeout", "lie", "change", "request", "amnesia"),
 )
 
 
-def put(items: tuple[Any, ...], at: int, item: Any) -> tuple[Any, ...]:
-    return (*items[:at], item, *items[at + 1 :])
-
-
-def name_of(name: int, incarnation: int) -> str:
-    return f"{NAMES[name]}{incarnation - FIRST}"
-
-
-def spend(w: World, fault: str) -> World | None:
-    left = dict(w.left)
-    if not left[fault]:
-        return None
-    return w._replace(left=tuple((f, n - (f == fault)) for f, n in w.left))
-
-
 def identity(cfg: Config, name: int, incarnation: int) -> int:
-    """The seat of a static member, the incarnation of another."""
+    """The seat of a static member, its name; the incarnation of another, which is `FIRST` or more."""
     return name if NAMES[name] in cfg.static else incarnation
 
 
@@ -657,11 +629,6 @@ def described(multi: tuple[Any, ...]) -> str:
 # ------------------------------------------------------------------------------------------------- a member
 
 
-def is_mine(w: World, p: Process) -> bool:
-    c = w.channels[p.name]
-    return c.incarnation == p.incarnation and not c.ended
-
-
 def compute(cfg: Config, w: World, command: Command, ask: Ask, manner: str) -> Work:
     """A leader's answer: members that have changed since the ask are left out."""
     present = [n for n, who, digest in ask.members
@@ -718,10 +685,6 @@ def obey(cfg: Config, w: World, p: Process) -> tuple[str, tuple[Any, ...], Proce
            ("channel", p.name, p.version, p.incarnation, 0, run, ask))  # fmt: skip
     before = p._replace(ask=ask, share=run) if x.option == "stop" else p
     return f"{x.option} ask {ask} share {run}", ops, p._replace(version=p.version + 1, ask=ask, share=run), before
-
-
-def swap(w: World, old: Process, new: Process | None) -> World:
-    return w._replace(processes=tuple(q for q in (new if q == old else q for q in w.processes) if q))
 
 
 def send(cfg: Config, w: World, p: Process, what: str, ops: Any, after: Process, before: Process) -> Iterator[Step]:
@@ -1039,17 +1002,15 @@ def search(cfg: Config) -> Result:
     def quiet(w: World) -> World:
         return w._replace(turns=(), flight=(), left=())
 
-    return breadth_first(first_world(cfg), lambda w: steps(cfg, w), stuck, cfg.progress, cfg.max, cfg.secs, quiet)
+    return searching.search(first_world(cfg), lambda w: steps(cfg, w), stuck, cfg.progress, cfg.max, cfg.secs, quiet)
 
 
-def main(args: list[str]) -> int:
-    cfg = configured(Config, args[1:])
-    if args[:1] in (["storm"], ["crashloop"]):
-        print("adopted in rounds", storm(cfg)) if args[0] == "storm" else print("started in rounds", crash_loop(cfg))
-        return 0
-    r = search(cfg)
-    print(r.report(" ".join(args[1:])))
-    return 1 if r.violation else 0
+def main(words: list[str]) -> int:
+    rounds = {"storm": storm, "crashloop": crash_loop}.get(words[0] if words else "")
+    if rounds is None:
+        return searching.main(Config, search, words)
+    print("in rounds", rounds(searching.configured(Config, words[1:])))
+    return 0
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .search import Result, configured, search
+from .search import Result, main, search
 
 TIMEOUT, LEASE, CERTAIN, HALF_TICK = 12, 8, 11, 1
 """The session, the lease from the renewal before, at most from the one before that; the leader's interval of pings."""
@@ -163,13 +163,5 @@ def model(config: Config) -> Result:
     return search(start, steps, lambda w: "", 0, config.max, config.secs)
 
 
-def main(words: list[str]) -> int:
-    """Search what the words say, print what was found; 1 with a violation."""
-    config = configured(Config, words)
-    result = model(config)
-    print(result.report(str(config)))
-    return 1 if result.violation else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(Config, model, sys.argv[1:]))

@@ -18,10 +18,8 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, NamedTuple
 
-from .search import Result, configured, search
+from .search import FIRST, NAMES, Result, is_mine, main, name_of, put, search, spend, swap
 
-NAMES = "ABC"
-FIRST = 10
 COPY = 10
 """Added to the name of a contribution of which partitions are copied, and not the state of its member."""
 RUNNING, RESETTING = "Running", "Resetting"
@@ -214,21 +212,6 @@ class World(NamedTuple):
 
 
 Step = tuple[str, World, str]
-
-
-def put(items: tuple[Any, ...], at: int, item: Any) -> tuple[Any, ...]:
-    return (*items[:at], item, *items[at + 1 :])
-
-
-def spend(w: World, fault: str) -> World | None:
-    left = dict(w.left)
-    if not left[fault]:
-        return None
-    return w._replace(left=tuple((f, n - (f == fault)) for f, n in w.left))
-
-
-def name_of(name: int, incarnation: int) -> str:
-    return f"{NAMES[name]}{incarnation - FIRST}"
 
 
 def fresh_turns(cfg: Config) -> tuple[Turn, ...]:
@@ -649,15 +632,6 @@ def coordinate(cfg: Config, w: World) -> Iterator[Step]:
 # ------------------------------------------------------------------------------------------------- a member
 
 
-def is_mine(w: World, p: Process) -> bool:
-    c = w.channels[p.name]
-    return c.incarnation == p.incarnation and not c.ended
-
-
-def swap(w: World, old: Process, new: Process | None) -> World:
-    return w._replace(processes=tuple(q for q in (new if q == old else q for q in w.processes) if q))
-
-
 def forgotten(cfg: Config, p: Process) -> Process:
     nothing = (0,) * len(cfg.groups)
     return p._replace(loaded=0, ready=0, paused=0, start=(), positions=nothing, counts=nothing)
@@ -932,24 +906,11 @@ def settles(cfg: Config, w: World) -> str:
     return "L6: no new cut from here"
 
 
-def main(args: list[str]) -> int:
-    cfg = configured(Config, args[1:])
-    r = run(cfg)
-    print(r.report(" ".join(args[1:])))
-    return 1 if r.violation else 0
-
-
 def run(cfg: Config) -> Result:
     """Breadth first, up to the first violation."""
-    return search(
-        first_world(cfg),
-        lambda w: steps(cfg, w),
-        lambda w: settles(cfg, w),
-        cfg.progress,
-        cfg.max,
-        cfg.secs,
-    )
+    most = cfg.progress, cfg.max, cfg.secs
+    return search(first_world(cfg), lambda w: steps(cfg, w), lambda w: settles(cfg, w), *most)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(Config, run, sys.argv[1:]))

@@ -1,4 +1,8 @@
-"""Breadth-first search of a model: every interleaving up to the first violation, and a trace that leads to it."""
+"""Breadth-first search of a model: every interleaving up to the first violation, and a trace that leads to it.
+
+Besides what models of groups have in common: their worlds have `channels`, `processes`, and in `left` the faults that
+may still happen.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,10 @@ if TYPE_CHECKING:
 
 W = TypeVar("W", bound=Hashable)
 C = TypeVar("C", bound="DataclassInstance")
+
+NAMES = "ABC"
+FIRST = 10
+"""Incarnations count from here."""
 
 
 @dataclass
@@ -32,6 +40,40 @@ class Result:
         found = f"VIOLATION ({len(self.trace)} steps) {self.violation}" if self.violation else "no violation"
         counts = f"{self.states} states, {self.progress_checks} progress checks, {end}, {self.seconds:.1f} s"
         return "\n".join([*(f"{i:4} {label}" for i, label in enumerate(self.trace, 1)), f"{what} | {counts} | {found}"])
+
+
+def put(items: tuple[Any, ...], at: int, item: Any) -> tuple[Any, ...]:
+    """With another item at that place."""
+    return (*items[:at], item, *items[at + 1 :])
+
+
+def name_of(name: int, incarnation: int) -> str:
+    """An incarnation, for people."""
+    return f"{NAMES[name]}{incarnation - FIRST}"
+
+
+def spend(w: Any, fault: str) -> Any:
+    """The world with one fault less to come; None when none is left."""
+    left = dict(w.left)
+    return w._replace(left=tuple((f, n - (f == fault)) for f, n in w.left)) if left[fault] else None
+
+
+def swap(w: Any, old: Any, new: Any) -> Any:
+    """With another process in the place of one, or with none."""
+    return w._replace(processes=tuple(q for q in (new if q == old else q for q in w.processes) if q))
+
+
+def is_mine(w: Any, p: Any) -> bool:
+    """Whether a process still has its name."""
+    c = w.channels[p.name]
+    return bool(c.incarnation == p.incarnation and not c.ended)
+
+
+def main(kind: type[C], run: Callable[[C], Result], words: list[str]) -> int:
+    """Search what `field=value` words say, and print what was found; 1 with a violation."""
+    result = run(configured(kind, (word for word in words if "=" in word)))
+    print(result.report(" ".join(words)))
+    return 1 if result.violation else 0
 
 
 def configured(kind: type[C], words: Iterable[str]) -> C:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .search import Result, configured, search
+from .search import Result, main, put, search
 
 NAMES = range(2)
 
@@ -104,7 +104,7 @@ def steps(config: Config, w: World) -> Iterator[tuple[str, World, str]]:
 
 
 def _put(w: World, name: int, slot: Slot | None) -> World:
-    return w._replace(slots=tuple(slot if n == name else each for n, each in enumerate(w.slots)))
+    return w._replace(slots=put(w.slots, name, slot))
 
 
 def _slot(config: Config, w: World, name: int) -> Iterator[tuple[str, World, str]]:
@@ -160,17 +160,13 @@ def _faults(config: Config, w: World) -> Iterator[tuple[str, World, str]]:
     for name in NAMES:
         slot = w.slots[name]
         if slot is not None and expire:
-            gone = w._replace(faults=(expire - 1, take, lost), fence=_with(w.fence, name, 0))
+            gone = w._replace(faults=(expire - 1, take, lost), fence=put(w.fence, name, 0))
             yield f"{name} ends", _put(gone, name, None), ""
         if slot is not None and lost and w.fence[name] == slot.incarnation:  # its session ends; it does not know yet
-            yield f"{name} is evicted", w._replace(faults=(expire, take, lost - 1), fence=_with(w.fence, name, 0)), ""
+            yield f"{name} is evicted", w._replace(faults=(expire, take, lost - 1), fence=put(w.fence, name, 0)), ""
         if take and (slot is None or w.fence[name] != slot.incarnation):
-            came = w._replace(faults=(expire, take - 1, lost), fence=_with(w.fence, name, w.born + 1), born=w.born + 1)
+            came = w._replace(faults=(expire, take - 1, lost), fence=put(w.fence, name, w.born + 1), born=w.born + 1)
             yield f"{name} rejoins", _put(came, name, Slot(w.born + 1)), ""
-
-
-def _with(values: tuple[int, ...], at: int, value: int) -> tuple[int, ...]:
-    return tuple(value if n == at else each for n, each in enumerate(values))
 
 
 def _group(config: Config, w: World) -> Iterator[tuple[str, World, str]]:
@@ -264,12 +260,5 @@ def run(config: Config) -> Result:
     )
 
 
-def main(arguments: list[str]) -> int:
-    config = configured(Config, arguments)
-    result = run(config)
-    print(result.report(str(config)))
-    return 1 if result.violation else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(Config, run, sys.argv[1:]))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from coordinator.zk.store import SessionState, Store
+from coordinator.zk.store import Node, SessionState, Store
 from tests.simulation.scheduler import Scheduler, SimulatedProcess
 from tests.simulation.servers import SimulatedServer
 from tests.simulation.store import SimStore
@@ -57,9 +57,19 @@ class Alone:
 
     def open_at(self, number: int, timeout_s: float = 10.0) -> SimStore:
         """A session whose connection is with that server: the follower's number among the followers; -1, the leader."""
-        store = self.open(timeout_s, hosts=[self.ensemble.leader if number < 0 else self.followers[number]])
+        store = self.open(timeout_s, hosts=[self.leader if number < 0 else self.followers[number]])
         store.hosts = self.ensemble.servers
         return store
+
+    @property
+    def leader(self) -> SimulatedServer:
+        """Who leads, while there is one."""
+        assert self.ensemble.leader is not None
+        return self.ensemble.leader
+
+    def stored(self, path: str) -> Node | None:
+        """A znode as the leader has it."""
+        return self.leader.tree.get(path)
 
     @property
     def followers(self) -> list[Any]:
@@ -89,6 +99,19 @@ class Alone:
         if isinstance(outcome[0], BaseException):
             raise outcome[0]
         return outcome[0]
+
+    def took_s(self, function: Callable[[], object], process: SimulatedProcess) -> float:
+        """How long a call took."""
+        began = self.now
+        self.call(function, process)
+        return self.now - began
+
+    def until(self, condition: Callable[[], Any], what: str, longest_s: float = _LONGEST_S) -> None:
+        """Let time go by until `condition` holds."""
+        until = self.now + longest_s
+        while not condition():
+            assert self.now < until, f"not within {longest_s:g} s: {what}"
+            self.wait(0.01)
 
     def wait(self, seconds: float) -> None:
         """Let time go by."""

@@ -1,4 +1,4 @@
-"""Three servers and their clients, modelled or real: what a scenario does to them, and what it sees of them.
+"""Servers and their clients, modelled or real: what a scenario does to them, and what it sees of them.
 
 Servers have the numbers 0 to 2.
 """
@@ -8,8 +8,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from coordinator.zk.session.kazoo_store import open_kazoo
@@ -29,46 +28,32 @@ _LONGEST_S = 40.0
 _STATES = ("suspended", "connected", "lost")
 
 
-class Client(ABC):
+class Client:
     """A session whose connect string has one server, or several.
 
     :ivar store: the session itself.
+    :ivar heard: what its watches and its listener were told.
     """
 
     store: Store
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._heard = Heard(store)
+        self.heard = Heard(store)
 
     @property
     def states(self) -> list[str]:
         """What its listener was told, in order."""
-        return [told for told in self._heard.all if told in _STATES]
+        return [told for told in self.heard.all if told in _STATES]
 
     @property
     def events(self) -> list[str]:
         """The paths that its watches were called with, in order."""
-        return [told.partition(" ")[2] for told in self._heard.all if told not in _STATES]
+        return [told.partition(" ")[2] for told in self.heard.all if told not in _STATES]
 
-    @abstractmethod
     def ask(self, function: Callable[[], Any]) -> Any:
         """What a call of the store returns or raises."""
-
-    @abstractmethod
-    def start(self, function: Callable[[], Any]) -> list[Any]:
-        """Call the store in another thread; what that returned or raised comes into the list.
-
-        The request is sent when this returns, or queued when there is no connection.
-        """
-
-    @abstractmethod
-    def move(self, server: int) -> None:
-        """Change the connect string to that server, and break the connection."""
-
-    @abstractmethod
-    def hush(self) -> None:
-        """Send no more pings."""
+        return function()
 
     def node(self, path: str) -> Node | None:
         """A znode as its server has it."""
@@ -82,7 +67,7 @@ class Client(ABC):
 
     def watch(self, path: str) -> bytes | None:
         """`read`, and leave a watch."""
-        node: Node | None = self.ask(lambda: self.store.get(path, self._heard.watch()))
+        node: Node | None = self.ask(lambda: self.store.get(path, self.heard.watch()))
         return node.data if node is not None else None
 
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> None:
@@ -98,74 +83,18 @@ class Client(ABC):
         self.ask(self.store.sync)
 
 
-class Servers(ABC):
-    """The servers."""
+class ThreeServers:
+    """What is the same of modelled and of real ones."""
 
-    @abstractmethod
-    def open(self, server: int | None = None, timeout_s: float = SESSION_S) -> Client:
-        """A session at that server, which does not leave it unless it is moved; None for all servers."""
-
-    @abstractmethod
     def leader(self) -> int:
         """Who leads, once there is one among those who are not cut off."""
+        raise NotImplementedError
 
     @property
     def followers(self) -> list[int]:
         """Who does not lead."""
         leader = self.leader()
         return [number for number in range(3) if number != leader]
-
-    @abstractmethod
-    def now(self) -> float:
-        """The time, in seconds."""
-
-    @abstractmethod
-    def until(self, condition: Callable[[], Any], what: str) -> None:
-        """Wait until `condition` holds."""
-
-    def lapse(self, seconds: float) -> None:
-        """Let time go by, in which something is not to happen."""
-        began = self.now()
-        self.until(lambda: self.now() - began > seconds, "time goes by")
-
-    @abstractmethod
-    def lag(self, follower: int) -> None:
-        """Hold up what the leader sends that follower; for seconds at most, since neither notices that long."""
-
-    @abstractmethod
-    def catch_up(self, follower: int) -> None:
-        """End `lag`."""
-
-    @abstractmethod
-    def cut(self, server: int) -> None:
-        """Cut a server off from the others, without its noticing; when it was the leader, they elect another."""
-
-    @abstractmethod
-    def give_up(self, server: int) -> None:
-        """Let a follower that was cut off notice that it is."""
-
-    @abstractmethod
-    def heal(self, server: int) -> None:
-        """End `cut`."""
-
-    @abstractmethod
-    def stop(self, *servers: int) -> None:
-        """End processes, all at once."""
-
-    @abstractmethod
-    def start(self, *servers: int) -> None:
-        """Start processes again, and wait until all serve."""
-
-    @abstractmethod
-    def sync_and_cut(self, client: Client, follower: int, is_reported: bool) -> None:
-        """A sync through a follower, which is then cut off.
-
-        :param is_reported: whether it has told the leader before that it has heard of the client.
-        """
-
-    @abstractmethod
-    def close(self) -> None:
-        """Free everything, and mend what is broken."""
 
 
 # ---- the model
@@ -184,19 +113,25 @@ class ModelledClient(Client):
         return self._world.call(function, self.store.process)
 
     def start(self, function: Callable[[], Any]) -> list[Any]:
+        """Call the store in another thread; what that returned or raised comes into the list.
+
+        The request is sent when this returns, or queued when there is no connection.
+        """
         outcome = self._world.start(function, self.store.process)
         self._world.wait(0.005)
         return outcome
 
     def move(self, server: int) -> None:
+        """Change the connect string to that server, and break the connection."""
         self.store.hosts = [self._world.ensemble.servers[server]]
         self.store.drop_connection()
 
     def hush(self) -> None:
+        """Send no more pings."""
         self.store.process.pause()
 
 
-class ModelledServers(Servers):
+class ModelledServers(ThreeServers):
     """The modelled ZooKeeper."""
 
     def __init__(self, seed: int) -> None:
@@ -207,50 +142,63 @@ class ModelledServers(Servers):
     def _server(self, number: int) -> SimulatedServer:
         return self._ensemble.servers[number]
 
-    def open(self, server: int | None = None, timeout_s: float = SESSION_S) -> Client:
+    def open(self, server: int | None = None, timeout_s: float = SESSION_S) -> ModelledClient:
+        """A session at that server, which does not leave it unless it is moved; None for all servers."""
         hosts = None if server is None else [self._server(server)]
         return ModelledClient(self._world, self._world.open(timeout_s, hosts=hosts))
 
     def leader(self) -> int:
         self.until(lambda: self._ensemble.leader is not None, "a leader")
-        assert self._ensemble.leader is not None
-        return self._ensemble.leader.number
+        return self._world.leader.number
 
     def now(self) -> float:
+        """The time, in seconds."""
         return self._world.now
 
     def until(self, condition: Callable[[], Any], what: str) -> None:
-        until = self._world.now + _LONGEST_S
-        while not condition():
-            assert self._world.now < until, f"not within {_LONGEST_S} s: {what}"
-            self._world.wait(0.01)
+        """Wait until `condition` holds."""
+        self._world.until(condition, what, _LONGEST_S)
+
+    def lapse(self, seconds: float) -> None:
+        """Let time go by, in which something is not to happen."""
+        self._world.wait(seconds)
 
     def lag(self, follower: int) -> None:
+        """Hold up what the leader sends that follower; for seconds at most, since neither notices that long."""
         assert self._server(follower).lag(_LAG_S)
 
     def catch_up(self, follower: int) -> None:
+        """End `lag`."""
         self._server(follower).lag(0.0)
 
     def cut(self, server: int) -> None:
+        """Cut a server off from the others, without its noticing; when it was the leader, they elect another."""
         assert self._ensemble.cut(self._server(server))
 
     def give_up(self, server: int) -> None:
+        """Let a follower that was cut off notice that it is."""
         self._server(server).give_up()
 
     def heal(self, server: int) -> None:
+        """End `cut`."""
         assert self._ensemble.heal(self._server(server))
 
     def stop(self, *servers: int) -> None:
+        """End processes, all at once."""
         for server in servers:
             assert self._server(server).stop()
 
     def start(self, *servers: int) -> None:
+        """Start processes again, and wait until all serve."""
         for server in servers:
             assert self._server(server).start()
         self.leader()
 
-    def sync_and_cut(self, client: Client, follower: int, is_reported: bool) -> None:
-        assert isinstance(client, ModelledClient)
+    def sync_and_cut(self, client: ModelledClient, follower: int, is_reported: bool) -> None:
+        """A sync through a follower, which is then cut off.
+
+        :param is_reported: whether it has told the leader before that it has heard of the client.
+        """
         client.store.process.resume()
         client.sync()
         if is_reported:
@@ -258,6 +206,7 @@ class ModelledServers(Servers):
         self.cut(follower)
 
     def close(self) -> None:
+        """Free everything, and mend what is broken."""
         self._world.scheduler.close()
 
 
@@ -267,14 +216,10 @@ class ModelledServers(Servers):
 class RealClient(Client):
     """On real servers."""
 
-    def __init__(self, addresses: list[str], chroot: str, address: str, timeout_s: float) -> None:
-        self._addresses = addresses
-        self._chroot = chroot
-        super().__init__(open_kazoo(f"{address}{chroot}", int(timeout_s * 1000)))
+    def __init__(self, hosts: str, timeout_s: float, servers: Sequence[str] = ()) -> None:
+        super().__init__(open_kazoo(hosts, int(timeout_s * 1000)))
+        self._servers = servers
         self._client: Any = self.store._client  # type: ignore[attr-defined]
-
-    def ask(self, function: Callable[[], Any]) -> Any:
-        return function()
 
     def start(self, function: Callable[[], Any]) -> list[Any]:
         outcome: list[Any] = []
@@ -296,7 +241,7 @@ class RealClient(Client):
         return outcome
 
     def move(self, server: int) -> None:
-        self._client.set_hosts(f"{self._addresses[server]}{self._chroot}")
+        self._client.set_hosts(self._servers[server])
         self._client._connection._socket.shutdown(socket.SHUT_RDWR)
 
     def hush(self) -> None:
@@ -306,20 +251,20 @@ class RealClient(Client):
         drain(self.store)
 
 
-class RealServers(Servers):
+class RealServers(ThreeServers):
     """Java processes."""
 
     def __init__(self, ensemble: LinkedEnsemble) -> None:
         self._ensemble = ensemble
         ensemble.wait_healthy()
-        self._addresses = [server.address for server in ensemble.servers]
-        self._chroot = fresh_chroot(ensemble.hosts).removeprefix(ensemble.hosts)
+        self._hosts = fresh_chroot(ensemble.hosts)
+        chroot = self._hosts.removeprefix(ensemble.hosts)
+        self._each = [f"{server.address}{chroot}" for server in ensemble.servers]
         self._cut: set[int] = set()
-        self._clients: list[Client] = []
+        self._clients: list[RealClient] = []
 
-    def open(self, server: int | None = None, timeout_s: float = SESSION_S) -> Client:
-        address = ",".join(self._addresses) if server is None else self._addresses[server]
-        client = RealClient(self._addresses, self._chroot, address, timeout_s)
+    def open(self, server: int | None = None, timeout_s: float = SESSION_S) -> RealClient:
+        client = RealClient(self._hosts if server is None else self._each[server], timeout_s, self._each)
         self._clients.append(client)
         return client
 
@@ -342,6 +287,9 @@ class RealServers(Servers):
 
     def until(self, condition: Callable[[], Any], what: str) -> None:
         eventually(condition, _LONGEST_S, what)
+
+    def lapse(self, seconds: float) -> None:
+        time.sleep(seconds)
 
     def lag(self, follower: int) -> None:
         self._ensemble.links[follower, self.leader()].down.clear()
@@ -387,7 +335,7 @@ class RealServers(Servers):
             self._ensemble.servers[server].start()
         self._ensemble.wait_healthy()
 
-    def sync_and_cut(self, client: Client, follower: int, is_reported: bool) -> None:
+    def sync_and_cut(self, client: RealClient, follower: int, is_reported: bool) -> None:
         link = self._ensemble.links[follower, self.leader()]
         if is_reported:
             client.sync()
@@ -409,3 +357,6 @@ class RealServers(Servers):
         self._ensemble.wait_healthy()
         for client in self._clients:
             client.store.close()
+
+
+Servers = ModelledServers | RealServers

@@ -20,9 +20,8 @@ from coordinator.zk.store import SetData, Store
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import OffsetRecord, Topic
 from tests.simulation.actors import POINTS, QueryActor, SlotTask
-from tests.simulation.faults import Fault, _note, again
-from tests.simulation.watching import Commit, life_of_session, once
-from tests.simulation.world import BROKERS, POOL_GROUP, SimulatedLife, SimulatedWorld
+from tests.simulation.watching import Commit, World, kinds, on
+from tests.simulation.world import BROKERS, POOL_GROUP, SimulatedLife
 
 WITHOUT_MERCY = 0.2
 """So many of the pools that stop are killed: their sessions have to expire."""
@@ -38,17 +37,17 @@ RESTARTS_EVERY = 12
 # ---- the pool, and who starts queries again
 
 
-def _stop_pool(world: SimulatedWorld) -> None:
+def _stop_pool(world: World) -> None:
     """All slots end, for good: their seats are free."""
     for life in world.alive("slot"):
-        _note(world, "leave", process=life.process.life)
+        world.note("leave", process=life.process.life)
         if world.gaps.random() < WITHOUT_MERCY:
             world.crash(life)
         elif isinstance(life.actor, SlotTask) and life.actor.slot is not None:
             life.actor.slot.stop("the pool stops", for_good=True)
 
 
-def _start_pool(world: SimulatedWorld) -> None:
+def _start_pool(world: World) -> None:
     """All slots that are not there begin."""
     names = {life.process.name for life in world.alive("slot")}
     for number in range(world.profile.slots):
@@ -56,7 +55,7 @@ def _start_pool(world: SimulatedWorld) -> None:
             world.start_slot(number)
 
 
-def _pool_comes_back(world: SimulatedWorld) -> None:
+def _pool_comes_back(world: World) -> None:
     """The pool starts; soon, perhaps before there is anything to seal, a slot ends, or loses its name."""
     if world.is_calm:
         return
@@ -71,19 +70,19 @@ def _pool_comes_back(world: SimulatedWorld) -> None:
         world.scheduler.after(world.gaps.uniform(0.3, 4), trouble)
 
 
-def _end_slot(world: SimulatedWorld, life: SimulatedLife) -> None:
+def _end_slot(world: World, life: SimulatedLife) -> None:
     """A slot leaves, dies, or loses its name; another one comes under it, before its session ends or after that."""
     lot = world.gaps.randrange(3)
-    _note(world, ("leave", "crash", "second-process")[lot], process=life.process.life)
+    world.note(("leave", "crash", "second-process")[lot], process=life.process.life)
     if lot == 1:
         world.crash(life)
     elif lot == 0:
         life.actor.stop()
     delay_s = 0.0 if lot == 2 else world.gaps.choice((0.1, 1.5, 1.5)) * world.profile.session_timeout_ms / 1000
-    world.scheduler.after(delay_s, lambda: None if world.is_calm else again(world, life.process))
+    world.scheduler.after(delay_s, lambda: None if world.is_calm else world.again(life.process))
 
 
-def _while_pool_is_away(world: SimulatedWorld, happen: Callable[[], bool], kind: str) -> bool:
+def _while_pool_is_away(world: World, happen: Callable[[], bool], kind: str) -> bool:
     """Stop the pool, let something happen, and start the pool; or let it happen while that runs."""
     if world.gaps.random() < 0.3:
         return happen()
@@ -99,7 +98,7 @@ def _while_pool_is_away(world: SimulatedWorld, happen: Callable[[], bool], kind:
     return False
 
 
-def supervise(world: SimulatedWorld) -> None:
+def supervise(world: World) -> None:
     """Somebody looks after queries: one that has ended is started again, one of some is bounced now and then, and every
     one when the faults are over, when a new one comes, too. Some do not fail on data loss."""
 
@@ -125,11 +124,11 @@ def supervise(world: SimulatedWorld) -> None:
 # ---- the log
 
 
-def _topic(world: SimulatedWorld) -> Topic | None:
+def _topic(world: World) -> Topic | None:
     return world.topics[world.gaps.choice(sorted(world.topics))] if world.topics else None
 
 
-def _begins(world: SimulatedWorld, topic: Topic, partition: int, offset: int) -> None:
+def _begins(world: World, topic: Topic, partition: int, offset: int) -> None:
     """The records before `offset` are gone. Whoever has looked before may still begin at the first of them."""
     place = {"topic": topic.name, "topic_id": topic.id, "partition": partition}
     for each in (world.log.starts.get((topic.name, topic.id, partition), 0), offset):
@@ -137,11 +136,11 @@ def _begins(world: SimulatedWorld, topic: Topic, partition: int, offset: int) ->
     world.log.begin_at(topic.name, topic.id, partition, offset)
 
 
-def _end(world: SimulatedWorld, topic: Topic) -> int:
+def _end(world: World, topic: Topic) -> int:
     return world.log.topics[topic.name, topic.id].latest(world.scheduler.now)
 
 
-def _of_log(world: SimulatedWorld, change: Callable[[Topic, int], None]) -> Callable[[], bool]:
+def _of_log(world: World, change: Callable[[Topic, int], None]) -> Callable[[], bool]:
     """Changes a topic that has records, given its end."""
 
     def happen() -> bool:
@@ -149,14 +148,14 @@ def _of_log(world: SimulatedWorld, change: Callable[[Topic, int], None]) -> Call
         end = _end(world, topic) if topic is not None else 0
         if topic is None or not end:
             return False
-        _note(world, "log", topic=topic.name)
+        world.note("log", topic=topic.name)
         change(topic, end)
         return True
 
     return happen
 
 
-def log_start_moves(world: SimulatedWorld) -> bool:
+def log_start_moves(world: World) -> bool:
     """The first records of some partitions of a topic are removed, perhaps some that the group has not read."""
 
     def move(topic: Topic, end: int) -> None:
@@ -168,7 +167,7 @@ def log_start_moves(world: SimulatedWorld) -> bool:
     return _while_pool_is_away(world, _of_log(world, move), "log-start-moves")
 
 
-def log_restored(world: SimulatedWorld) -> bool:
+def log_restored(world: World) -> bool:
     """An older copy of a topic is restored: it ends earlier, and may begin earlier."""
 
     def restore(topic: Topic, end: int) -> None:
@@ -181,11 +180,9 @@ def log_restored(world: SimulatedWorld) -> bool:
     return _while_pool_is_away(world, _of_log(world, restore), "log-restored")
 
 
-def later_partition_loses(world: SimulatedWorld) -> bool:
+@on(_topic)
+def later_partition_loses(world: World, topic: Topic) -> None:
     """A topic grows, or is made anew, and has lost its first records before anybody has fetched them."""
-    topic = _topic(world)
-    if topic is None:
-        return False
 
     def lose() -> None:
         now = world.topics.get(topic.name)
@@ -195,11 +192,11 @@ def later_partition_loses(world: SimulatedWorld) -> bool:
                 _begins(world, now, partition, world.gaps.choice((end, world.gaps.randint(0, end))))
                 world.fire("later-partition-loses")
 
-    _note(world, "topic", topic=topic.name)
+    world.note("topic", topic=topic.name)
     if world.gaps.random() < 0.7:
         if world.grow_topic(topic.name):
             lose()
-        return False
+        return
     _stop_pool(world)
     if world.remove_topic(topic.name) and world.make_topic(topic.name):
 
@@ -208,13 +205,12 @@ def later_partition_loses(world: SimulatedWorld) -> bool:
             _pool_comes_back(world)
 
         world.scheduler.after(world.gaps.uniform(3, 6), go_on)
-    return False
 
 
 # ---- an operator
 
 
-def _request(world: SimulatedWorld) -> ResetRequest:
+def _request(world: World) -> ResetRequest:
     topic = world.gaps.choice([*sorted(world.topics), ""])
     to: dict[str, Any] = world.gaps.choice(
         (
@@ -229,13 +225,13 @@ def _request(world: SimulatedWorld) -> ResetRequest:
     return ResetRequest(topics=(topic,) if topic else (), all_topics=not topic, execute=True, **to)
 
 
-def offsets_reset(world: SimulatedWorld) -> bool:
+def offsets_reset(world: World) -> None:
     """An operator stops the pool, resets the offsets and starts the pool; queries are stopped meanwhile, or not.
 
     The pool is stopped again until the reset has happened: others may have started slots.
     """
     if not world.profile.slots:
-        return False
+        return
     request, done = _request(world), [False]
     stopped = [life for life in world.alive("query")] if world.gaps.random() < 0.65 else []
     names = {life.process.name.partition("-")[2] for life in stopped}
@@ -262,13 +258,12 @@ def offsets_reset(world: SimulatedWorld) -> bool:
             world.run_tool(reset)
         world.scheduler.after(TRIES_S, attempt)
 
-    _note(world, "reset", group=POOL_GROUP)
+    world.note("reset", group=POOL_GROUP)
     _stop_pool(world)
     world.scheduler.after(world.gaps.uniform(1, 3), attempt)
-    return False
 
 
-def offset_set(world: SimulatedWorld) -> bool:
+def offset_set_by_hand(world: World) -> bool:
     """Somebody at zkCli sets an offset of the pool's group, and says nothing of why."""
     paths = GroupPaths(POOL_GROUP)
 
@@ -276,12 +271,11 @@ def offset_set(world: SimulatedWorld) -> bool:
         parents = [paths.offsets_of(topic) for topic in world.children(paths.offsets)]
         some = [f"{parent}/{name}" for parent in parents for name in world.children(parent)]
         path = world.gaps.choice(some) if some else ""
-        leader = world.ensemble.leader
-        node = leader.tree.get(path) if leader is not None and path else None
+        node = world.node_at(path) if path else None
         if node is None:
             return False
         record, moved = OffsetRecord.parse(path, node.data), world.gaps.choice((-18, -5, 5, 18))
-        _note(world, "hand", path=path)
+        world.note("hand", path=path)
         return world.by_hand(
             SetData(path, replace(record, offset=max(0, record.offset + moved), discontinuity=None).to_bytes())
         )
@@ -289,42 +283,38 @@ def offset_set(world: SimulatedWorld) -> bool:
     return _while_pool_is_away(world, set_it, "offset-set-by-hand")
 
 
-def discontinuity_then_end(world: SimulatedWorld) -> bool:
+def discontinuity_then_end(world: World) -> None:
     """A slot ends when its channel has just said that a position does not continue, before it has sealed from there."""
     delay_s = world.gaps.choice((0.0, 0.05, 0.3))
 
     def end(commit: Commit) -> None:
-        life = life_of_session(world, commit["session"])
+        life = world.life_of_session(commit["session"])
         if not world.is_calm and life is not None and life.actor.kind == "slot":
             world.fire("discontinuity-then-end")
             world.scheduler.after(delay_s, lambda: _end_slot(world, life) if life.is_alive else None)
 
-    once(world, lambda op: "/channel/" in op["path"] and '"discontinuities"' in (op.get("data") or ""), end)
-    return False
+    world.once(lambda op: "/channel/" in op["path"] and '"discontinuities"' in (op.get("data") or ""), end)
 
 
 # ---- queries, and what they read
 
 
-def query_dies_at(world: SimulatedWorld) -> bool:
+@on(lambda world: world.alive("query"))
+def query_dies_at(world: World, queries: list[SimulatedLife]) -> None:
     """A query is killed at a point of a batch."""
-    some = [life for life in world.alive("query") if isinstance(life.actor, QueryActor)]
-    if not some:
-        return False
-    life, point = world.gaps.choice(some), world.gaps.choice(POINTS)
+    life, point = world.gaps.choice(queries), world.gaps.choice(POINTS)
 
     def reached(now: str) -> None:
         if now == point and not world.is_calm:
-            _note(world, "crash", process=life.process.life)
+            world.note("crash", process=life.process.life)
             world.scheduler.after(0.0, lambda: world.crash(life))
             world.fire("query-dies-at")
 
     if isinstance(life.actor, QueryActor):
         life.actor.at_point = reached
-    return False
 
 
-def file_replaced(world: SimulatedWorld) -> bool:
+def file_replaced(world: World) -> None:
     """The next segment's file becomes another valid one, with as many records of another place."""
     partitions, offsets = world.gaps.choice(((1, 0), (0, 1), (1, 1)))
 
@@ -332,20 +322,13 @@ def file_replaced(world: SimulatedWorld) -> bool:
         data = next(op["data"] for op in commit["ops"] if op["op"] == "create" and "/segments/segment-" in op["path"])
         file = json.loads(data)["file"]
         if not world.is_calm and world.disk.replace(file, partitions, offsets):
-            _note(world, "file-replaced", file=file)
+            world.note("file-replaced", file=file)
             world.fire("file-replaced")
 
-    once(world, lambda op: op["op"] == "create" and "/segments/segment-" in op["path"], replace)
-    return False
+    world.once(lambda op: op["op"] == "create" and "/segments/segment-" in op["path"], replace)
 
 
-GAPS: dict[str, Fault] = {
-    "log-start-moves": log_start_moves,
-    "log-restored": log_restored,
-    "later-partition-loses": later_partition_loses,
-    "offsets-reset": offsets_reset,
-    "offset-set-by-hand": offset_set,
-    "discontinuity-then-end": discontinuity_then_end,
-    "query-dies-at": query_dies_at,
-    "file-replaced": file_replaced,
-}
+GAPS = kinds(
+    *(log_start_moves, log_restored, later_partition_loses),
+    *(offsets_reset, offset_set_by_hand, discontinuity_then_end, query_dies_at, file_replaced),
+)

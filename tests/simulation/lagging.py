@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from coordinator.zk.znodes.paths import GroupPaths
 from tests.simulation.actors import QueryActor
-from tests.simulation.faults import Fault, _lasting, _note
-from tests.simulation.scenes import SOON_S, _hold
 from tests.simulation.servers import SimulatedServer
-from tests.simulation.watching import Commit, life_of_session, once
-from tests.simulation.world import POOL_GROUP, SimulatedLife, SimulatedWorld
+from tests.simulation.watching import SOON_S, Commit, World, kinds, on
+from tests.simulation.world import POOL_GROUP, SimulatedLife
 
 BEARS_LOSS = 0.7
 """So many of the queries have `failOnDataLoss=false`."""
@@ -22,18 +20,16 @@ LISTED_S = 0.05
 AGAIN_S = 2.0
 
 
-def listing_lags(world: SimulatedWorld) -> bool:
+@on(lambda world: world.alive("query"))
+def listing_lags(world: World, running: list[SimulatedLife]) -> None:
     """A query's server falls behind, and the query hangs; a newer run plans a batch of newer segments, and dies. The
     older one, which has not heard of it, goes on with that batch. Somebody starts the query again later."""
-    running = world.alive("query")
-    if not running:
-        return False
     session_s = world.profile.session_timeout_ms / 1000
     lag_s, seconds = world.beside.choice((3.0, 6.0)), world.beside.uniform(0.5, 0.8) * session_s
     old = world.beside.choice(running)
     name = old.process.name.partition("-")[2]
     path = GroupPaths(POOL_GROUP).query(name)
-    _note(world, "query", process=old.process.life)
+    world.note("query", process=old.process.life)
     world.crash(old)
     older = world.start_query(name, is_strict=world.beside.random() >= BEARS_LOSS)
 
@@ -42,14 +38,14 @@ def listing_lags(world: SimulatedWorld) -> bool:
         return op["op"] == "set" and op["path"] == path
 
     def seen(commit: Commit) -> None:
-        if len(commit["ops"]) > 1 or life_of_session(world, commit["session"]) is not older:
+        if len(commit["ops"]) > 1 or world.life_of_session(commit["session"]) is not older:
             wait()
         elif not world.is_calm:
             world.scheduler.after(LISTED_S, lag)
 
     def wait() -> None:
         if not world.is_calm and older.is_alive:
-            once(world, is_sign, seen, by="query")
+            world.once(is_sign, seen, by="query")
 
     def lag() -> None:
         server = next((store.server for store in world.stores_of(older.process)), None)
@@ -62,7 +58,7 @@ def listing_lags(world: SimulatedWorld) -> bool:
             wait()
             return
         _lag(world, server, lag_s)
-        _hold(world, older.process, seconds)
+        world.hold(older.process, seconds)
         newer = world.start_query(name)
         if isinstance(newer.actor, QueryActor):
             newer.actor.at_point = lambda point: die(newer) if point == "logged" else None
@@ -70,29 +66,26 @@ def listing_lags(world: SimulatedWorld) -> bool:
     def die(newer: SimulatedLife) -> None:
         world.scheduler.after(0.0, lambda: world.crash(newer))
         world.scheduler.after(SOON_S, older.process.resume)
-        world.scheduler.after(lag_s + AGAIN_S, again)
+        world.scheduler.after(lag_s + AGAIN_S, come_again)
         if not world.is_calm and older.is_alive:
             world.fire("listing-lags")
 
-    def again() -> None:
+    def come_again() -> None:
         newest = world.of_name(older.process.name)
         if not world.is_calm and newest is not None and not newest.is_alive:
             world.start_query(name)
 
     wait()
-    return False
 
 
-def _lag(world: SimulatedWorld, server: SimulatedServer, lag_s: float) -> None:
-    until = _lasting(world, "lag-server", lag_s)
-
+def _lag(world: World, server: SimulatedServer, lag_s: float) -> None:
     def end() -> None:
         server.lag(0.0)
         if server.is_able:
             server.hurry()
 
+    world.lasting("lag-server", lag_s, end)
     server.lag(lag_s)
-    world.scheduler.after(until - world.scheduler.now, end)
 
 
-LAGGING: dict[str, Fault] = {"listing-lags": listing_lags}
+LAGGING = kinds(listing_lags)

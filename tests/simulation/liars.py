@@ -14,8 +14,8 @@ from coordinator.zk.znodes.paths import GROUPS
 from drills.base.settings import LIES
 from drills.workloads.lying_member import LyingMember, lie_until
 from tests.simulation.actors import Actor
-from tests.simulation.faults import FAULTS, Fault, _note
-from tests.simulation.world import SimulatedWorld
+from tests.simulation.faults import FAULTS
+from tests.simulation.watching import Fault, World
 
 COMES_BACK_S = 1.0
 STUCK_S = 0.5
@@ -75,7 +75,7 @@ class Liar(Actor):
         self._is_ending = True
 
 
-def draw_liars(world: SimulatedWorld) -> list[tuple[float, Fault]]:
+def draw_liars(world: World) -> list[tuple[float, Fault]]:
     """When which members join that lie, and which hands scribble beside them, from a stream of their own."""
     lies = Random(f"lies {world.seed}")
     if lies.random() >= world.profile.liars:
@@ -87,7 +87,7 @@ def draw_liars(world: SimulatedWorld) -> list[tuple[float, Fault]]:
 
 
 def _joins(name: str, seed: int) -> Fault:
-    def join(world: SimulatedWorld) -> bool:
+    def join(world: World) -> bool:
         lies = Random(seed)
         groups = sorted(world.children(GROUPS))
         if not groups or not world.topics:
@@ -96,7 +96,7 @@ def _joins(name: str, seed: int) -> Fault:
         topics = lies.sample(sorted(world.topics), lies.randint(1, len(world.topics)))
         chosen = tuple(lies.choice(lies.choice((IDLE, sorted(LIES)))) for _ in range(lies.randint(1, 3)))
         polls = lies.choice(world.profile.poll_intervals_ms)
-        _note(world, "member-lies", group=group, consumer=name, lies=list(chosen))
+        world.note("member-lies", group=group, consumer=name, lies=list(chosen))
         actor = Liar(group, name, dict.fromkeys(topics, 1), chosen, polls, lambda lie: world.fire(f"lie-{lie}"))
         stays = lies.random() < STAY
         life = world.start(actor, name)

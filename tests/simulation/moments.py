@@ -10,17 +10,27 @@ from coordinator.zk.store import Create, Delete, Operation
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GROUPS, GroupPaths
 from coordinator.zk.znodes.records import OwnerRecord
 from tests.simulation.actors import ApplicationActor
-from tests.simulation.faults import SLOW_DISKS, Fault, _any, _group, _lasting, _note, _store, again
-from tests.simulation.links import LinkRequest
+from tests.simulation.faults import SLOW_DISKS
 from tests.simulation.scheduler import SimulatedProcess
+from tests.simulation.store import SimStore
 from tests.simulation.turnovers import TURNOVERS
-from tests.simulation.watching import Commit, coordinator_of, is_command, once, paths_of
-from tests.simulation.world import SimulatedWorld
+from tests.simulation.watching import (
+    Commit,
+    World,
+    a_group,
+    group_of,
+    is_command,
+    kinds,
+    on,
+    paths_of,
+    session_of,
+)
+from tests.simulation.world import SimulatedLife
 
 # ---- hands at the fences
 
 
-def epoch_removed(world: SimulatedWorld) -> bool:
+def epoch_removed_by_hand(world: World) -> None:
     """Somebody removes the epoch, perhaps with the coordinator's znode; perhaps a commit is on its way just then.
 
     The next epoch's znode begins at version 0 again, which an old commit may carry.
@@ -28,25 +38,24 @@ def epoch_removed(world: SimulatedWorld) -> bool:
     gone: list[Operation] = [Delete(COORDINATOR_EPOCH)]
     if world.random.random() < 0.5:
         gone.append(Delete(COORDINATOR))
-    found = coordinator_of(world)
+    found = world.coordinator()
 
     def remove() -> None:
         if not world.is_calm and world.by_hand(*gone):
-            _note(world, "hand", paths=[each.path for each in gone])
+            world.note("hand", paths=[each.path for each in gone])
             world.fire("epoch-removed-by-hand")
 
     if found is not None and world.random.random() < 0.5:
-        _note(world, "late-commit", process=found[0].process.life)
+        world.note("late-commit", process=found[0].process.life)
         found[1].delay_next_commit(remove)
     else:
         remove()
-    return False
 
 
 STRANGER = OwnerRecord("stranger-0", "stranger", "0123456789abcdef0123456789abcdef", 1).to_bytes()
 
 
-def owner_made(world: SimulatedWorld) -> bool:
+def owner_made_by_hand(world: World) -> None:
     """Somebody makes the owner znode of a partition that is free, or that a member has just been told to fetch."""
     is_ephemeral, seconds = world.random.random() < 0.5, world.random.uniform(0.3, 6)
     data = world.random.choice((STRANGER, b""))
@@ -58,9 +67,8 @@ def owner_made(world: SimulatedWorld) -> bool:
         made = Create(path, data, is_ephemeral)
         if world.is_calm or not (world.by_hand(made) or (wanted and world.by_hand(*wanted, made))):
             return
-        until = _lasting(world, "hand", seconds, path=path)
+        world.lasting("hand", seconds, lambda: unmake(path), path=path)
         world.fire("owner-made-by-hand")
-        world.scheduler.after(until - world.scheduler.now, lambda: unmake(path))
 
     def is_free(owners: str, number: int) -> bool:
         return str(number) not in world.children(owners)
@@ -77,24 +85,23 @@ def owner_made(world: SimulatedWorld) -> bool:
     free = _free_partition(world)
     if free is not None and world.random.random() < 0.4:
         make(*free)
-        return False
+        return
     is_start = is_command("start-fetcher", f"{GROUPS}/")
 
     def told(commit: Commit) -> None:
         op = next(op for op in commit["ops"] if is_start(op))
-        group, owners = _group_of(op["path"]), GroupPaths(_group_of(op["path"])).owners_of
+        group, owners = group_of(op["path"]), GroupPaths(group_of(op["path"])).owners_of
         named = [(topic, number) for topic, number in _named_in(op["data"]) if is_free(owners(topic), number)]
         if named:
             topic, partition = world.random.choice(named)
             world.scheduler.after(0.001 * world.random.random(), lambda: make(group, topic, partition))
 
-    once(world, lambda op: is_start(op) and bool(_named_in(op["data"])), told)
-    return False
+    world.once(lambda op: is_start(op) and bool(_named_in(op["data"])), told)
 
 
-def _free_partition(world: SimulatedWorld) -> tuple[str, str, int] | None:
+def _free_partition(world: World) -> tuple[str, str, int] | None:
     """One of a topic that there is, without an owner in a group; None when there is none."""
-    paths = _group(world)
+    paths = a_group(world)
     if paths is None:
         return None
     free = [
@@ -118,68 +125,60 @@ def _named_in(data: str) -> list[tuple[str, int]]:
     return sorted(set(named))
 
 
-def _group_of(path: str) -> str:
-    return path[len(GROUPS) + 1 :].partition("/")[0]
-
-
 # ---- answers that are slow, and then none
 
 
-def slow_then_cut(world: SimulatedWorld) -> bool:
+@on(session_of())
+def slow_then_cut(world: World, found: tuple[SimulatedLife, SimStore]) -> None:
     """A commit is done, its answer takes a while, and the connection breaks before that comes, or just behind it.
 
     At the latest it breaks when the client has heard nothing for longer than it bears.
     """
-    found = _store(world)
-    if found is None:
-        return False
     life, store = found
     session_s = world.profile.session_timeout_ms / 1000
     patience_s = world.random.uniform(1 / 3, 2 / 3) * session_s
     is_below = world.random.random() < 0.6
     reply_s = world.random.uniform(0.02, 0.95) * patience_s if is_below else world.random.uniform(1.0, 2.0) * session_s
     cut_s = reply_s + 0.01 if world.random.random() < 0.2 else world.random.uniform(0.3, 0.999) * reply_s
-    _note(world, "slow-then-cut", process=life.process.life)
+    world.note("slow-then-cut", process=life.process.life)
     store.slow_next_commit(reply_s, min(cut_s, patience_s))
-    return False  # counted where it takes effect
 
 
 # ---- names that come back
 
 
-def static_bounce(world: SimulatedWorld) -> bool:
+def static_bounce(world: World) -> None:
     """A static member leaves or crashes, and its name comes back as another process, perhaps before it has expired."""
     apps = [life for life in world.alive("consumer") if isinstance(life.actor, ApplicationActor)]
     static = [life for life in apps if life.actor.config.group_instance_id]  # type: ignore[attr-defined]
     some = [*static, *world.alive("slot")] or apps
     if not some:
-        return False
+        return
     life = world.random.choice(some)
     delay_s = world.random.uniform(0, 1.2) * world.profile.session_timeout_ms / 1000
 
     def come_back() -> None:
         if world.is_calm or world.of_name(life.process.name) is not life:
             return
-        again(world, life.process)
+        world.again(life.process)
         newest = world.of_name(life.process.name)
         if newest is not None and isinstance(newest.actor, ApplicationActor) and life in static:
             config = newest.actor.config
             newest.actor.config = replace(config, group_instance_id=config.consumer)
         world.fire("static-bounce")
 
-    _note(world, "leave", process=life.process.life)
+    world.note("leave", process=life.process.life)
     if world.random.random() < 0.5:
         world.crash(life)
     else:
         life.actor.stop()
     world.scheduler.after(delay_s, come_back)
-    return False
 
 
 # ---- at an operation
 
 
-def pause_at(world: SimulatedWorld) -> bool:
+def pause_at(world: World) -> None:
     """A process stops exactly at one of its next operations, for less than its lease, about as long, or longer.
 
     Mostly it is a coordinator that has just read a group's channels, and is about to commit what follows from them.
@@ -187,45 +186,39 @@ def pause_at(world: SimulatedWorld) -> bool:
     of_lease = world.random.choice(((0.2, 0.6), (0.9, 1.1), (1.2, 2.5)))
     seconds = world.random.uniform(*of_lease) * LEASE_SHARE * world.profile.session_timeout_ms / 1000
     if world.random.random() < 0.3:
-        life = _any(world)
-        return life is not None and _stop_at(world, life.process, world.random.randint(1, 150), seconds)
+        if (life := world.any_of()) is not None:
+            _stop_at(world, life.process, world.random.randint(1, 150), seconds)
+        return
     count = world.random.randint(1, 8)
-
-    def look(request: LinkRequest) -> None:
-        process = request.link.client.process
-        if process.name.startswith("node") and any("/channel/" in path for path in paths_of(request)):
-            world.ensemble.on_read.remove(look)
-            _stop_at(world, process, count, seconds)
-
-    world.ensemble.on_read.append(look)
-    return False
+    world.once_read(
+        lambda request: any("/channel/" in path for path in paths_of(request)),
+        lambda process: _stop_at(world, process, count, seconds),
+    )
 
 
-def _stop_at(world: SimulatedWorld, process: SimulatedProcess, count: int, seconds: float) -> bool:
+def _stop_at(world: World, process: SimulatedProcess, count: int, seconds: float) -> None:
     """Pause the process at its operation of that number from now; counted when that happens."""
     if world.is_calm or process.pause_at > process.operations or process.is_dead:
-        return False
+        return
     at = process.pause_at = process.operations + count
 
     def changed() -> None:
         if process.is_paused and process.operations == at == process.pause_at:
             process.pause_at = 0
             process.observers.remove(changed)
-            until = _lasting(world, "pause", seconds, process=process.life)
-            world.scheduler.after(until - world.scheduler.now, process.resume)
+            world.lasting("pause", seconds, process.resume, process=process.life)
             world.fire("pause-at")
 
     process.observers.append(changed)
-    return False
 
 
 # ---- far behind
 
 
-def long_lag(world: SimulatedWorld) -> bool:
+def long_lag(world: World) -> bool:
     """A follower is several seconds behind the leader: about as long as a lease lasts, or a session."""
     server, lag_s = world.random.choice(world.followers()), world.random.choice((3.0, 6.0))
-    until = _lasting(world, "lag-server", world.random.uniform(2, 10))
+    until = world.lasting("lag-server", world.random.uniform(2, 10))
 
     def end() -> None:
         server.lag(0.0)
@@ -239,12 +232,6 @@ def long_lag(world: SimulatedWorld) -> bool:
     return False
 
 
-MOMENTS: dict[str, Fault] = {
-    "epoch-removed-by-hand": epoch_removed,
-    "owner-made-by-hand": owner_made,
-    "slow-then-cut": slow_then_cut,
-    "static-bounce": static_bounce,
-    "pause-at": pause_at,
-    "long-lag": long_lag,
-    **TURNOVERS,
-}
+MOMENTS = TURNOVERS | kinds(
+    *(epoch_removed_by_hand, owner_made_by_hand, slow_then_cut, static_bounce, pause_at, long_lag)
+)

@@ -8,17 +8,17 @@ from __future__ import annotations
 import json
 
 from coordinator.zk.znodes.paths import GROUPS, GroupPaths
-from tests.simulation.faults import Fault, _note, consumer_joins
+from tests.simulation.faults import consumer_joins
 from tests.simulation.links import LinkRequest
 from tests.simulation.store import Loss, SimStore, is_commit, is_sync
-from tests.simulation.watching import Commit, is_command, once
-from tests.simulation.world import POOL_GROUP, STRATEGIES, SimulatedWorld
+from tests.simulation.watching import Commit, World, consumer_of, is_command, kinds, on
+from tests.simulation.world import POOL_GROUP, STRATEGIES, SimulatedLife
 
 MEMBERS_SHARE = 0.8
 MOST_SYNCS = 3
 
 
-def _no_answers(world: SimulatedWorld, store: SimStore, syncs: int, kind: str) -> None:
+def _no_answers(world: World, store: SimStore, syncs: int, kind: str) -> None:
     """The next `sync` of a session, or its answer, is lost, and so are those that follow it."""
 
     def lost() -> None:
@@ -29,26 +29,25 @@ def _no_answers(world: SimulatedWorld, store: SimStore, syncs: int, kind: str) -
     store.lose(Loss(world.beside.choice(("lose-request", "lose-reply")), is_sync, lost))
 
 
-def reply_then_sync(world: SimulatedWorld) -> bool:
+def reply_then_sync(world: World) -> None:
     """The answer to a commit is lost, and the `sync` that is to tell its outcome has none."""
     kinds = ("consumer", "slot") if world.beside.random() < MEMBERS_SHARE else ()
     lives = world.alive(*kinds)
     stores = world.stores_of(world.beside.choice(lives).process) if lives else []
     if not stores:
-        return False
+        return
     store, syncs = world.beside.choice(stores), world.beside.randint(1, MOST_SYNCS)
-    _note(world, "lose-reply", process=store.process.life)
+    world.note("lose-reply", process=store.process.life)
     store.lose(Loss("lose-reply", is_commit, lambda: _no_answers(world, store, syncs, "reply-then-sync")))
-    return False
 
 
-def favour_cooperation(world: SimulatedWorld) -> None:
+def favour_cooperation(world: World) -> None:
     """What all members have in common is a strategy that stops only what moves."""
     cooperative = [name for name, assignor in sorted(STRATEGIES.items()) if not assignor.is_eager]
     world.common = world.beside.choice(cooperative)
 
 
-def stop_reply(world: SimulatedWorld) -> bool:
+def cooperative_stop_reply(world: World) -> None:
     """A member joins, another stops some of its partitions and gets no answer; nor does its `sync` then, perhaps."""
     is_stop, syncs = is_command("stop-fetcher", f"{GROUPS}/"), world.beside.randint(0, MOST_SYNCS)
 
@@ -57,7 +56,7 @@ def stop_reply(world: SimulatedWorld) -> bool:
 
     def sent(commit: Commit) -> None:
         command = next(op["path"] for op in commit["ops"] if is_cooperative(op))
-        name = command.partition("/channel/")[2].partition("/")[0]
+        name = consumer_of(command)
         lives = [life for life in world.alive("consumer", "slot") if life.actor.names()["consumer"] == name]
         stores = world.stores_of(lives[-1].process) if lives else []
         if not stores or world.is_calm:
@@ -72,23 +71,20 @@ def stop_reply(world: SimulatedWorld) -> bool:
             if syncs:
                 _no_answers(world, store, syncs, "reply-then-sync")
 
-        _note(world, "lose-reply", process=store.process.life)
+        world.note("lose-reply", process=store.process.life)
         store.lose(Loss("lose-reply", is_obeyed, lost))
 
-    once(world, is_cooperative, sent, by="node")
+    world.once(is_cooperative, sent, by="node")
     if world.alive("consumer"):
         consumer_joins(world)
-    return False
 
 
-def registration_reply(world: SimulatedWorld) -> bool:
+@on(lambda world: world.alive("query"))
+def registration_reply(world: World, queries: list[SimulatedLife]) -> bool:
     """A newer run of a query gets no answer to its registration, nor to `sync`, and meanwhile a third one registers."""
-    queries = world.alive("query")
-    if not queries:
-        return False
     name = world.beside.choice(queries).process.name.partition("-")[2]
     path, syncs = GroupPaths(POOL_GROUP).query(name), world.beside.randint(2, 8)
-    _note(world, "query", process=queries[-1].process.life)
+    world.note("query", process=queries[-1].process.life)
     life = world.start_query(name)
 
     def registers(request: LinkRequest) -> bool:
@@ -112,6 +108,6 @@ def registration_reply(world: SimulatedWorld) -> bool:
     return True
 
 
-PAIRS: dict[str, Fault] = {"reply-then-sync": reply_then_sync, "cooperative-stop-reply": stop_reply}
-OF_WORLDS: dict[str, Fault] = {"registration-reply": registration_reply}
+PAIRS = kinds(reply_then_sync, cooperative_stop_reply)
+OF_WORLDS = kinds(registration_reply)
 """Drawn in no stock profile (`rare_worlds.py`)."""

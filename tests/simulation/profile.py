@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -149,172 +150,70 @@ class Profile:
         return round(8000 * self.tick_s)
 
 
-EVERYTHING = {
-    "expire-session": 2.0,
-    "lose-request": 3.0,
-    "lose-reply": 4.0,
-    "drop-connection": 2.0,
-    "slow-connection": 2.0,
-    "lose-watches": 2.0,
-    "late-watches": 2.0,
-    "lag-server": 2.0,
-    "cut-server": 1.5,
-    "stop-server": 1.5,
-    "change-leader": 1.0,
-    "zookeeper-away": 0.7,
-    "pause-process": 3.0,
-    "crash-process": 4.0,
-    "second-process": 2.0,
-    "stuck-consumer": 1.5,
-    "hanging-fetcher": 1.5,
-    "consumer-joins": 2.0,
-    "consumer-leaves": 2.0,
-    "group-comes": 0.7,
-    "topic-comes": 1.5,
-    "topic-goes": 1.0,
-    "topic-made-anew": 1.5,
-    "partitions-added": 1.5,
-    "owner-removed-by-hand": 0.5,
-    "ids-removed-by-hand": 0.5,
-    "command-removed-by-hand": 0.5,
-    "command-by-hand": 0.5,
-    "channel-removed-by-hand": 0.4,
-    "channel-scribbled-by-hand": 0.4,
-    "state-scribbled-by-hand": 0.4,
-    "coordinator-removed-by-hand": 0.5,
-    "segments-scribbled-by-hand": 0.3,
-    "failing-log": 1.0,
-    "slow-log": 1.0,
-    "full-disk": 1.0,
-    "query-restarts": 1.5,
-    "query-from-old-checkpoint": 1.0,
-    "second-query-run": 1.0,
-    "query-comes": 1.0,
-    "group-paused": 0.7,
-    "turn-requested": 0.7,
-}
+def _tables() -> dict[str, list[list[str]]]:
+    """Title -> the words of each of its lines."""
+    blocks = map(str.splitlines, Path(__file__).with_name("weights.txt").read_text().split("\n\n"))
+    return {title: [line.split() for line in lines] for title, *lines in blocks}
 
-_CALM = ("consumer-joins", "consumer-leaves", "topic-comes", "partitions-added", "query-restarts", "crash-process")
-_PAUSES = {
-    "pause-process": 8.0,
-    "expire-session": 3.0,
-    "cut-server": 2.0,
-    "lag-server": 2.0,
-    "stuck-consumer": 3.0,
-    "hanging-fetcher": 3.0,
-    "second-process": 2.0,
-    "lose-reply": 3.0,
-    "lose-watches": 2.0,
-    "slow-connection": 3.0,
-}
 
-LEADERS = {
-    "leader-hangs": 3.0,
-    "leader-raises": 2.0,
-    "leader-lies": 3.0,
-    "leader-dies": 3.0,
-    "deaf-leader": 1.5,
-    "coordinator-dies-asking": 3.0,
-    "resubscribes": 3.0,
-    "topic-while-asked": 3.0,
-    "joins-while-asked": 2.0,
-    "group-changes-side": 1.5,
-    "ask-scribbled-by-hand": 1.0,
-    "sync-removed-by-hand": 0.5,
-    "state-removed-by-hand": 0.4,
-    "sync-requested-by-hand": 0.5,
-}
-_LED = 0.5
-_CALM_LEADERS = ("resubscribes", "topic-while-asked", "joins-while-asked", "group-changes-side", "leader-dies")
-_PAUSING_LEADERS = {
-    "leader-hangs": 4.0,
-    "leader-raises": 2.0,
-    "leader-dies": 2.0,
-    "deaf-leader": 2.0,
-    "resubscribes": 1.0,
-    "joins-while-asked": 2.0,
-    "topic-while-asked": 2.0,
-}
+_TABLES = _tables()
 
-REGIONS = {
-    "checkpoint-wanted": 3.0,
-    "reset-wanted": 2.0,
-    "member-dies-in-region": 4.0,
-    "coordinator-dies-in-region": 3.0,
-    "contribution-is-late": 1.5,
-    "contribution-is-lost": 2.5,
-    "hangs-draining": 1.0,
-    "change-while-draining": 3.0,
-    "region-scribbled-by-hand": 2.5,
-}
-_REGIONS = 0.15
-_CALM_REGIONS = ("checkpoint-wanted", "reset-wanted", "member-dies-in-region", "change-while-draining")
-_PAUSING_REGIONS = {
-    "checkpoint-wanted": 2.0,
-    "member-dies-in-region": 2.0,
-    "contribution-is-late": 2.0,
-    "contribution-is-lost": 3.0,
-    "hangs-draining": 2.0,
-    "change-while-draining": 2.0,
-}
 
-GAPS = {
-    "log-start-moves": 3.0,
-    "log-restored": 3.0,
-    "later-partition-loses": 3.0,
-    "offsets-reset": 6.0,
-    "offset-set-by-hand": 1.5,
-    "discontinuity-then-end": 5.0,
-    "query-dies-at": 2.0,
-    "file-replaced": 0.5,
-}
+def _weights(title: str) -> dict[str, float]:
+    """Kind of fault -> how often it is drawn, beside the others."""
+    words = (word.partition(":") for line in _TABLES[title] for word in line)
+    return {kind: float(weight or 1) for kind, _, weight in words}
 
+
+def _together(profile: str) -> tuple[tuple[str, ...], ...]:
+    """Kinds that belong together."""
+    return tuple(map(tuple, _TABLES[f"{profile} together"]))
+
+
+LEADERS = _weights("storm leaders")
+REGIONS = _weights("storm regions")
 HANDS = Beside("hands", {"pause-while-collecting": 2.0, "owners-removed-beside-stop": 3.0}, (1, 4))
 LAGGING = Beside("lagging", {"listing-lags": 1.0}, (2, 4))
 PAIRS = Beside("pairs", {"reply-then-sync": 2.0, "cooperative-stop-reply": 3.0}, (2, 5))
 
-_LIARS = 0.2
-CALM = Profile(
-    "calm",
-    {kind: 1.0 for kind in _CALM},
-    (0, 4),
-    preemption=0.01,
-    led=_LED,
-    leader_weights=dict.fromkeys(_CALM_LEADERS, 1.0),
-    leader_faults=(0, 3),
-    regions=_REGIONS,
-    region_weights=dict.fromkeys(_CALM_REGIONS, 1.0),
-    region_faults=(0, 3),
-    liars=_LIARS,
-)
-_STARTS = ("committed", "end")
 STORM = Profile(
     "storm",
-    EVERYTHING,
+    _weights("storm"),
     (10, 30),
     preemption=0.05,
-    starts=_STARTS,
-    led=_LED,
+    starts=("committed", "end"),
+    led=0.5,
     leader_weights=LEADERS,
     leader_faults=(2, 8),
-    regions=_REGIONS,
+    regions=0.15,
     region_weights=REGIONS,
     region_faults=(4, 10),
-    liars=_LIARS,
+    liars=0.2,
     beside=(PAIRS, HANDS),
 )
-PAUSES = Profile(
-    "pauses",
-    _PAUSES,
-    (4, 14),
-    starts=_STARTS,
-    led=_LED,
-    leader_weights=_PAUSING_LEADERS,
+CALM = replace(
+    STORM,
+    name="calm",
+    weights=_weights("calm"),
+    faults=(0, 4),
+    preemption=0.01,
+    starts=("committed",),
+    leader_weights=_weights("calm leaders"),
+    leader_faults=(0, 3),
+    region_weights=_weights("calm regions"),
+    region_faults=(0, 3),
+    beside=(),
+)
+PAUSES = replace(
+    STORM,
+    name="pauses",
+    weights=_weights("pauses"),
+    faults=(4, 14),
+    preemption=0.02,
+    leader_weights=_weights("pauses leaders"),
     leader_faults=(2, 6),
-    regions=_REGIONS,
-    region_weights=_PAUSING_REGIONS,
+    region_weights=_weights("pauses regions"),
     region_faults=(3, 8),
-    liars=_LIARS,
     beside=(PAIRS,),
 )
 SCALE = replace(
@@ -331,9 +230,10 @@ SCALE = replace(
 )
 """Tens of partitions, and in every fourth run hundreds."""
 
-SHORT = replace(
-    STORM,
-    name="short",
+SHORT = Profile(
+    "short",
+    {},
+    (8, 16),
     seconds=30.0,
     calm_at=17.0,
     consumers=3,
@@ -343,104 +243,22 @@ SHORT = replace(
     sweep_interval_ms=1000,
     channel_retention_ms=0,
     poll_intervals_ms=(3000, 5000),
-    preemption=0.02,
-    starts=("committed",),
-    led=0.0,
-    leader_weights={},
-    leader_faults=(0, 0),
-    regions=0.0,
-    region_weights={},
-    region_faults=(0, 0),
+    liars=0.2,
+    kinds=(2, 5),
+    beside=(PAIRS, HANDS),
 )
 """What the aimed profiles have in common: short, since they aim; poll intervals within a session, so that a consumer
 that hangs is evicted while it lives."""
 
+_STANDING = {"tick_s": 2, "latency": 0, "led": 0, "regions": 0, "groups": 0}
+"""A session that is longer than most poll intervals, and one group, which the coordinator assigns."""
+
 AIMED = replace(
     SHORT,
     name="aimed",
-    weights={
-        "expire-session": 1.0,
-        "lose-request": 1.0,
-        "lose-reply": 2.0,
-        "drop-connection": 1.0,
-        "slow-connection": 1.0,
-        "lose-watches": 1.0,
-        "late-watches": 1.0,
-        "lag-server": 1.0,
-        "cut-server": 2.0,
-        "change-leader": 1.0,
-        "pause-process": 2.0,
-        "crash-process": 2.0,
-        "second-process": 2.0,
-        "stuck-consumer": 2.0,
-        "hanging-fetcher": 1.0,
-        "consumer-joins": 2.0,
-        "consumer-leaves": 2.0,
-        "topic-comes": 1.0,
-        "topic-made-anew": 1.0,
-        "partitions-added": 1.0,
-        "slow-nodes": 2.0,
-        "slow-member": 2.0,
-        "deaf-node": 1.0,
-        "deaf-member": 1.0,
-        "many-topics": 1.0,
-        "one-topic-again": 1.0,
-        "many-members": 2.0,
-        "claim-then-expiry": 1.0,
-        "claim-then-hand": 1.0,
-        "stop-then-silence": 2.0,
-        "command-then-join": 2.0,
-        "pause-between-reads": 2.0,
-        "unheard-command": 2.0,
-        "eviction-then-election": 2.0,
-        "seal-then-away": 0.5,
-        "start-then-crash": 1.0,
-        "unheard-election": 2.0,
-        "late-commit": 2.0,
-        "silence-then-cut": 2.0,
-        "epoch-removed-by-hand": 1.0,
-        "owner-made-by-hand": 1.0,
-        "slow-then-cut": 2.0,
-        "static-bounce": 2.0,
-        "pause-at": 2.0,
-        "failover-in-the-midst": 3.0,
-        "partition-then-eviction": 2.0,
-        "lost-reply-then-failover": 2.0,
-        "long-lag": 1.0,
-    },
+    weights=_weights("aimed"),
     faults=(8, 22),
-    kinds=(2, 5),
-    together=(
-        ("unheard-command", "eviction-then-election", "consumer-joins"),
-        ("unheard-command", "eviction-then-election", "consumer-joins"),
-        ("unheard-command", "consumer-joins"),
-        ("unheard-election", "consumer-leaves"),
-        ("second-process", "many-members", "slow-nodes"),
-        ("second-process", "crash-process", "slow-nodes"),
-        ("second-process", "pause-process"),
-        ("stop-then-silence", "consumer-joins", "slow-nodes"),
-        ("late-commit", "many-members"),
-        ("late-commit", "many-members", "partitions-added"),
-        ("late-commit", "unheard-election"),
-        ("pause-between-reads", "many-members", "slow-member"),
-        ("cut-server",),
-        ("cut-server", "unheard-command"),
-        ("silence-then-cut",),
-        ("silence-then-cut", "consumer-joins"),
-        ("lose-reply", "unheard-election"),
-        ("lose-reply", "change-leader"),
-        ("start-then-crash", "consumer-joins", "partitions-added"),
-        ("stuck-consumer", "consumer-joins", "consumer-leaves"),
-        ("epoch-removed-by-hand", "late-commit", "consumer-joins"),
-        ("failover-in-the-midst", "consumer-joins"),
-        ("failover-in-the-midst", "lose-reply", "second-process"),
-        ("partition-then-eviction", "consumer-joins"),
-        ("lost-reply-then-failover", "many-members"),
-        ("static-bounce", "slow-nodes"),
-        ("pause-at", "many-members"),
-        ("slow-then-cut", "consumer-joins"),
-        ("owner-made-by-hand", "consumer-joins"),
-    ),
+    together=_together("aimed"),
     circumstances={
         "poll_intervals_ms": ((2000,), (2000, 5000), (5000,), (60_000,)),
         "tick_s": (0.4, 0.5, 0.9),
@@ -458,44 +276,30 @@ AIMED = replace(
     },
     leader_weights={kind: weight for kind, weight in LEADERS.items() if not kind.endswith("-by-hand")},
     region_weights={kind: weight for kind, weight in REGIONS.items() if not kind.endswith("-by-hand")},
+    scenes=(
+        Plan({}, ("stale-bid", "consumer-joins")),
+        Plan({}, ("pause-then-failover",)),
+        Plan({"led": 0, "tick_s": 0, "regions": 0, "latency": 0}, ("seat-made-again", "consumer-joins")),
+        Plan({**_STANDING, "poll_intervals_ms": 0}, ("stop-then-silence", "consumer-joins")),
+        Plan({"led": 0, "regions": 0, "poll_intervals_ms": 3}, ("old-command-by-hand", "many-members")),
+        Plan({"latency": 0, "led": 0, "regions": 0}, ("register-then-cut",)),
+        Plan({"tick_s": 2, "regions": 0, "led": 0, "latency": 0}, ("publish-then-take-over",)),
+        Plan({**_STANDING, "poll_intervals_ms": 3}, ("stop-then-silence", "consumer-joins", "consumer-leaves")),
+        Plan({"led": 0, "tick_s": 0, "regions": 0, "latency": 0}, ("seat-made-again",)),
+        Plan({"led": 0, "regions": 0, "poll_intervals_ms": 3}, ("old-command-by-hand", "consumer-joins")),
+        Plan({"latency": 0, "led": 0, "regions": 0}, ("register-then-cut", "publish-then-take-over")),
+    ),
 )
 """The faults that aim, and few kinds in each run: they meet."""
+AIMED = replace(AIMED, corpus=tuple(plan for plan in load() if known(plan, AIMED.circumstances, AIMED.weights)))
 
 SEALING = replace(
     SHORT,
     name="sealing",
     consumers=0,
     slots=2,
-    weights={
-        "query-comes": 4.0,
-        "query-beside-collection": 3.0,
-        "query-restarts": 3.0,
-        "query-from-old-checkpoint": 1.0,
-        "second-query-run": 1.0,
-        "slow-nodes": 4.0,
-        "slow-member": 1.0,
-        "lose-reply": 3.0,
-        "full-disk": 2.0,
-        "seal-then-away": 0.5,
-        "start-then-crash": 1.0,
-        "second-process": 1.0,
-        "consumer-leaves": 2.0,
-        "pause-process": 1.0,
-        "drop-connection": 2.0,
-        "lag-server": 1.0,
-        "crash-process": 1.0,
-    },
-    faults=(8, 16),
-    kinds=(2, 5),
-    together=(
-        ("query-comes", "query-restarts", "slow-nodes"),
-        ("query-comes", "slow-nodes"),
-        ("query-beside-collection", "query-restarts"),
-        ("lose-reply", "full-disk"),
-        ("full-disk", "consumer-leaves", "drop-connection"),
-        ("seal-then-away",),
-        ("start-then-crash", "crash-process"),
-    ),
+    weights=_weights("sealing"),
+    together=_together("sealing"),
     circumstances={
         "slots": (2, 3),
         "poll_intervals_ms": ((3000,), (5000,)),
@@ -503,8 +307,9 @@ SEALING = replace(
         "sweep_interval_ms": (500, 1000),
     },
     gaps=0.6,
-    gap_weights=GAPS,
+    gap_weights=_weights("sealing gaps"),
     gap_faults=(2, 6),
+    scenes=(Plan({}, ("query-registers-late",)), Plan({}, ("query-registers-late", "query-restarts"))),
     beside=(PAIRS, LAGGING, HANDS),
 )
 """Slots that seal, queries that come and go, and coordinators that collect slowly."""
@@ -514,31 +319,8 @@ LARGE = replace(
     name="large",
     partitions=(3, 8),
     steps=1,
-    weights={
-        "many-members": 4.0,
-        "slow-member": 4.0,
-        "slow-nodes": 1.0,
-        "crash-process": 2.0,
-        "second-process": 2.0,
-        "stop-then-silence": 2.0,
-        "command-then-join": 2.0,
-        "eviction-then-election": 1.0,
-        "expire-session": 2.0,
-        "pause-process": 2.0,
-        "lose-reply": 2.0,
-        "late-commit": 1.0,
-        "unheard-command": 1.0,
-    },
-    faults=(8, 16),
-    kinds=(2, 5),
-    together=(
-        ("many-members", "slow-member"),
-        ("many-members", "slow-member", "crash-process"),
-        ("second-process", "many-members"),
-        ("lose-reply", "command-then-join"),
-        ("unheard-command", "eviction-then-election"),
-        ("expire-session", "second-process"),
-    ),
+    weights=_weights("large"),
+    together=_together("large"),
     records_per_s=1.0,
     circumstances={"slots": (0, 0, 1), "poll_intervals_ms": ((3000,), (5000,))},
 )
@@ -547,31 +329,10 @@ LARGE = replace(
 WATCHFUL = replace(
     SHORT,
     name="watchful",
-    weights={
-        "many-topics": 2.0,
-        "one-topic-again": 2.0,
-        "slow-nodes": 4.0,
-        "many-members": 2.0,
-        "second-process": 2.0,
-        "consumer-leaves": 1.0,
-        "consumer-joins": 1.0,
-        "topic-comes": 2.0,
-        "partitions-added": 2.0,
-        "topic-made-anew": 1.0,
-        "drop-connection": 1.0,
-        "change-leader": 0.5,
-        "expire-session": 1.0,
-        "resubscribes": 1.0,
-    },
+    weights=_weights("watchful"),
     faults=(3, 9),
     kinds=(2, 4),
-    together=(
-        ("many-topics", "slow-nodes"),
-        ("one-topic-again", "slow-nodes"),
-        ("topic-comes", "partitions-added", "consumer-joins"),
-        ("second-process",),
-        ("resubscribes",),
-    ),
+    together=_together("watchful"),
     poll_intervals_ms=(60_000,),
     beside=(),
     sweeps=False,
@@ -585,38 +346,11 @@ LED = replace(
     seconds=40.0,
     calm_at=18.0,
     led=1.0,
-    weights={
-        **LEADERS,
-        "second-process": 1.0,
-        "crash-process": 1.0,
-        "pause-process": 1.0,
-        "expire-session": 1.0,
-        "lose-reply": 1.0,
-        "slow-nodes": 1.0,
-        "consumer-joins": 1.0,
-        "consumer-leaves": 1.0,
-        "topic-comes": 2.0,
-        "topic-goes": 1.0,
-        "topic-made-anew": 1.0,
-        "partitions-added": 1.0,
-        "stuck-consumer": 1.0,
-        "coordinator-removed-by-hand": 0.5,
-    },
+    weights={**LEADERS, **_weights("led")},
     faults=(6, 14),
     kinds=(2, 4),
-    together=(
-        ("leader-hangs", "joins-while-asked", "resubscribes"),
-        ("leader-hangs", "joins-while-asked", "second-process"),
-        ("leader-hangs", "topic-while-asked"),
-        ("leader-dies", "coordinator-dies-asking", "joins-while-asked"),
-        ("leader-raises", "joins-while-asked"),
-        ("leader-lies", "resubscribes"),
-        ("leader-hangs", "coordinator-dies-asking", "resubscribes"),
-        ("topic-comes", "partitions-added"),
-        ("deaf-leader", "topic-comes", "topic-goes"),
-        ("expire-session", "topic-comes", "topic-goes"),
-        ("resubscribes",),
-    ),
+    together=_together("led"),
+    scenes=(Plan({}, ("failover-while-asked",)),),
     circumstances={
         "poll_intervals_ms": ((3000, 6000), (6000,)),
         "assignment_timeout_ms": (3000, 3000, 8000, 12_000),
@@ -632,38 +366,9 @@ REGIONAL = replace(
     seconds=40.0,
     calm_at=16.0,
     regions=1.0,
-    weights={
-        **REGIONS,
-        "second-process": 1.0,
-        "crash-process": 1.0,
-        "pause-process": 1.0,
-        "stuck-consumer": 1.0,
-        "lose-reply": 1.0,
-        "slow-nodes": 1.0,
-        "slow-member": 1.0,
-        "consumer-joins": 1.0,
-        "consumer-leaves": 1.0,
-        "topic-comes": 1.0,
-        "topic-made-anew": 1.0,
-        "partitions-added": 1.0,
-        "failing-log": 1.0,
-        "unheard-election": 1.0,
-    },
+    weights={**REGIONS, **_weights("regional")},
     faults=(6, 16),
-    kinds=(2, 5),
-    together=(
-        ("checkpoint-wanted", "change-while-draining", "member-dies-in-region"),
-        ("checkpoint-wanted", "hangs-draining", "contribution-is-late"),
-        ("contribution-is-late", "change-while-draining", "reset-wanted"),
-        ("reset-wanted", "checkpoint-wanted"),
-        ("checkpoint-wanted", "second-process"),
-        ("checkpoint-wanted", "topic-made-anew"),
-        ("checkpoint-wanted", "consumer-leaves", "consumer-joins"),
-        ("change-while-draining", "second-process", "slow-nodes"),
-        ("coordinator-dies-in-region", "checkpoint-wanted", "unheard-election"),
-        ("failing-log", "partitions-added", "topic-comes"),
-        ("change-while-draining", "stuck-consumer", "slow-member"),
-    ),
+    together=_together("regional"),
     circumstances={
         "poll_intervals_ms": ((3000,), (6000,)),
         "starts": (("committed",), ("end",)),
@@ -673,31 +378,6 @@ REGIONAL = replace(
     },
 )
 """Nothing but groups in one consistent region, and what may happen to it."""
-
-_STANDING = {"tick_s": 2, "latency": 0, "led": 0, "regions": 0, "groups": 0}
-"""A session that is longer than most poll intervals, and one group, which the coordinator assigns."""
-
-AIMED = replace(
-    AIMED,
-    scenes=(
-        Plan({}, ("stale-bid", "consumer-joins")),
-        Plan({}, ("pause-then-failover",)),
-        Plan({"led": 0, "tick_s": 0, "regions": 0, "latency": 0}, ("seat-made-again", "consumer-joins")),
-        Plan({**_STANDING, "poll_intervals_ms": 0}, ("stop-then-silence", "consumer-joins")),
-        Plan({"led": 0, "regions": 0, "poll_intervals_ms": 3}, ("old-command-by-hand", "many-members")),
-        Plan({"latency": 0, "led": 0, "regions": 0}, ("register-then-cut",)),
-        Plan({"tick_s": 2, "regions": 0, "led": 0, "latency": 0}, ("publish-then-take-over",)),
-        Plan({**_STANDING, "poll_intervals_ms": 3}, ("stop-then-silence", "consumer-joins", "consumer-leaves")),
-        Plan({"led": 0, "tick_s": 0, "regions": 0, "latency": 0}, ("seat-made-again",)),
-        Plan({"led": 0, "regions": 0, "poll_intervals_ms": 3}, ("old-command-by-hand", "consumer-joins")),
-        Plan({"latency": 0, "led": 0, "regions": 0}, ("register-then-cut", "publish-then-take-over")),
-    ),
-)
-SEALING = replace(
-    SEALING, scenes=(Plan({}, ("query-registers-late",)), Plan({}, ("query-registers-late", "query-restarts")))
-)
-LED = replace(LED, scenes=(Plan({}, ("failover-while-asked",)),))
-AIMED = replace(AIMED, corpus=tuple(plan for plan in load() if known(plan, AIMED.circumstances, AIMED.weights)))
 
 PROFILES = {
     profile.name: profile for profile in (CALM, STORM, PAUSES, SCALE, LED, REGIONAL, AIMED, SEALING, LARGE, WATCHFUL)

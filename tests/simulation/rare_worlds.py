@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.simulation.profile import LEADERS, SEALING, Profile
+from tests.simulation import profile
+from tests.simulation.profile import LEADERS, SEALING
 
 SEEDS = 400
 """So many at most, the one that found it when this was written first."""
 
-SHORT = Profile(
-    "short",
-    {},
-    (6, 12),
+SHORT = replace(
+    profile.SHORT,
+    faults=(6, 12),
     seconds=26.0,
     calm_at=14.0,
-    consumers=3,
-    slots=0,
-    tick_s=0.5,
-    poll_intervals_ms=(3000, 5000),
-    records_per_s=4.0,
-    sweep_interval_ms=1000,
     channel_retention_ms=8000,
+    liars=0.0,
+    kinds=None,
+    beside=(),
 )
 DEAF = replace(
     SHORT,

@@ -24,11 +24,11 @@ from coordinator.zk.znodes.regions import (
     Region,
     RegionRequest,
 )
-from tests.simulation.faults import NONSENSE, Fault, _lasting, _note, again
+from tests.simulation.faults import NONSENSE
 from tests.simulation.leaders import coordinator_ends
 from tests.simulation.stateful import Stateful
-from tests.simulation.watching import once, sessions_of
-from tests.simulation.world import REGION, SimulatedLife, SimulatedWorld
+from tests.simulation.watching import Commit, World, consumer_of, kinds, on
+from tests.simulation.world import REGION, SimulatedLife
 
 PATHS = RegionPaths(REGION)
 Operation = dict[str, Any]
@@ -78,34 +78,34 @@ STEPS: tuple[Is, ...] = (
 """Of a checkpoint and of a reset, in order."""
 
 
-def _region(world: SimulatedWorld) -> Region | None:
-    node = world.ensemble.leader.tree.get(PATHS.root) if world.ensemble.leader is not None else None
+def _region(world: World) -> Region | None:
+    node = world.node_at(PATHS.root)
     return Region.parse(PATHS.root, node.data) if node is not None else None
 
 
-def _members(world: SimulatedWorld) -> list[SimulatedLife]:
+def _members(world: World) -> list[SimulatedLife]:
     return [life for life in world.alive("consumer") if isinstance(life.actor, Stateful)]
 
 
-def _any_member(world: SimulatedWorld) -> tuple[SimulatedLife, Stateful] | None:
+def _any_member(world: World) -> tuple[SimulatedLife, Stateful] | None:
     members = _members(world)
     life = world.regional.choice(members) if members else None
     return (life, life.actor) if life is not None and isinstance(life.actor, Stateful) else None
 
 
-def _groups(world: SimulatedWorld) -> list[str]:
+def _groups(world: World) -> list[str]:
     return sorted(group for group, is_in in world.in_region.items() if is_in)
 
 
 # ---- who asks
 
 
-def _ask_operator(world: SimulatedWorld, what: str, sequence: int | None = None) -> None:
+def _ask_operator(world: World, what: str, sequence: int | None = None) -> None:
     asked = RegionRequest(what, "operator", "a drill", sequence)
     world.run_tool(lambda store, _: request(store, REGION, asked))
 
 
-def checkpoint_wanted(world: SimulatedWorld) -> bool:
+def checkpoint_wanted(world: World) -> bool:
     """By the application, by an operator, or by hand."""
     found, lot = _any_member(world), world.regional.random()
     if found is None or _region(world) is None:
@@ -116,18 +116,18 @@ def checkpoint_wanted(world: SimulatedWorld) -> bool:
         _ask_operator(world, CHECKPOINT)
     else:
         data = world.regional.choice((RegionRequest(CHECKPOINT, "a hand").to_bytes(), *NONSENSE))
-        _note(world, "hand", path=PATHS.request)
+        world.note("hand", path=PATHS.request)
         return world.by_hand(Create(PATHS.request, data))
-    _note(world, "checkpoint-wanted", process=found[0].process.life)
+    world.note("checkpoint-wanted", process=found[0].process.life)
     return True
 
 
-def reset_wanted(world: SimulatedWorld) -> bool:
+def reset_wanted(world: World) -> bool:
     """By the application, to the last cut; by an operator, to any that is kept, or to the initial state."""
     found, sides = _any_member(world), world.regional
     if found is None or _region(world) is None:
         return False
-    _note(world, "reset-wanted", process=found[0].process.life)
+    world.note("reset-wanted", process=found[0].process.life)
     if sides.random() < 0.5:
         found[1].asks.append(RESET)
         return True
@@ -137,7 +137,7 @@ def reset_wanted(world: SimulatedWorld) -> bool:
     return True
 
 
-def _nudge(world: SimulatedWorld) -> None:
+def _nudge(world: World) -> None:
     """Let the region take a checkpoint, or be reset, soon."""
     sides = world.regional
     delay_s, lot, name = sides.random(), sides.random(), f"c{sides.randrange(8)}"
@@ -149,9 +149,7 @@ def _nudge(world: SimulatedWorld) -> None:
         if lot < 0.6:
             checkpoint_wanted(world)
         elif lot < 0.8 and len(world.alive("consumer")) < 2 * world.profile.consumers + 3:
-            group = sides.choice(groups)
-            _note(world, "join", group=group)
-            world.start_application(group, name)
+            world.join(sides.choice(groups), name)
         else:
             reset_wanted(world)
 
@@ -161,79 +159,59 @@ def _nudge(world: SimulatedWorld) -> None:
 # ---- death at each step
 
 
-def member_dies(world: SimulatedWorld) -> bool:
+@on(_groups)
+def member_dies_in_region(world: World, _: list[str]) -> None:
     """Whoever has just done a step, or any other member, after so many more of its operations."""
-    if not _groups(world):
-        return False
     sides = world.regional
     is_it, more, delay_s = sides.choice(STEPS), sides.randint(1, 7), sides.uniform(0.05, 8)
     is_its, is_needed, number = sides.random() < 0.6, sides.random() < 0.6, sides.random()
 
-    def die(commit: dict[str, Any]) -> None:
+    def die(commit: Commit) -> None:
         members = _members(world)
-        mine = [life for life in members if commit["session"] in sessions_of(world, life)]
+        mine = [life for life in members if commit["session"] in world.sessions_of(life)]
         some = mine if mine and is_its else members
         life = some[int(number * len(some))] if some else None
-        if world.is_calm or life is None or life.process.crash_at:
-            return
-        life.process.crash_at = life.process.operations + more
-        _note(world, "crash", process=life.process.life)
-        life.process.observers.append(lambda: changed(life))
+        if not world.is_calm and life is not None and not life.process.crash_at:
+            world.die_soon(life, more, "member-dies-in-region", delay_s if is_needed else None)
 
-    def changed(life: SimulatedLife) -> None:
-        if life.process.is_dead and life.process.operations == life.process.crash_at:
-            world.fire("member-dies-in-region")
-            if is_needed:
-                world.scheduler.after(delay_s, lambda: restart(life))
-
-    def restart(life: SimulatedLife) -> None:
-        if not world.is_calm and world.of_name(life.process.name) is life:
-            again(world, life.process)
-
-    once(world, is_it, die)
+    world.once(is_it, die)
     _nudge(world)
-    return False
 
 
-def coordinator_dies(world: SimulatedWorld) -> bool:
+@on(_groups)
+def coordinator_dies_in_region(world: World, _: list[str]) -> None:
     """The coordinator ends, or is replaced, right behind a step."""
-    if not _groups(world):
-        return False
     sides = world.regional
     is_it, more, is_killed = sides.choice(STEPS), sides.randint(1, 6), sides.random() < 0.6
     delay_s, restart_s = sides.choice((0.0, 0.01, 0.3)) * sides.random(), sides.uniform(0.05, 8)
 
-    def happen(commit: dict[str, Any]) -> None:
+    def happen(commit: Commit) -> None:
         world.scheduler.after(
             delay_s, lambda: coordinator_ends(world, "coordinator-dies-in-region", more, is_killed, restart_s)
         )
 
-    once(world, is_it, happen)
+    world.once(is_it, happen)
     _nudge(world)
-    return False
 
 
 # ---- at the moment at which it matters
 
 
-def _drained(world: SimulatedWorld, kind: str, happen: Callable[[SimulatedLife], bool]) -> bool:
+def _drained(world: World, kind: str, happen: Callable[[SimulatedLife], bool]) -> None:
     """Something happens to a member when it has just been sent `drain`."""
     if not _groups(world):
-        return False
+        return
 
-    def sent(commit: dict[str, Any]) -> None:
-        path: str = next(op["path"] for op in commit["ops"] if _is_drain(op))
-        name = path.split("/")[-2]
-        life = world.of_name(name)
+    def sent(commit: Commit) -> None:
+        life = world.of_name(consumer_of(next(op["path"] for op in commit["ops"] if _is_drain(op))))
         if not world.is_calm and life is not None and life.is_alive and happen(life):
             world.fire(kind)
 
-    once(world, _is_drain, sent)
+    world.once(_is_drain, sent)
     _nudge(world)
-    return False
 
 
-def contribution_is_late(world: SimulatedWorld) -> bool:
+def contribution_is_late(world: World) -> None:
     """Its connection breaks right behind its next commit, which is still on its way; mostly an operator resets the
     region meanwhile."""
     delay_s, is_reset = 0.5 * world.regional.random(), world.regional.random() < 0.6
@@ -245,29 +223,29 @@ def contribution_is_late(world: SimulatedWorld) -> bool:
     def happen(life: SimulatedLife) -> bool:
         stores = world.stores_of(life.process)
         if stores:
-            _note(world, "late-commit", process=life.process.life)
+            world.note("late-commit", process=life.process.life)
             stores[-1].delay_next_commit()
             if is_reset:
                 world.scheduler.after(delay_s, reset)
         return bool(stores)
 
-    return _drained(world, "contribution-is-late", happen)
+    _drained(world, "contribution-is-late", happen)
 
 
-def contribution_is_lost(world: SimulatedWorld) -> bool:
+def contribution_is_lost(world: World) -> None:
     """The reply to its next commit does not come."""
 
     def happen(life: SimulatedLife) -> bool:
         stores = world.stores_of(life.process)
         if stores:
-            _note(world, "lose-reply", process=life.process.life)
+            world.note("lose-reply", process=life.process.life)
             stores[-1].lose_next_reply(True)
         return bool(stores)
 
-    return _drained(world, "contribution-is-lost", happen)
+    _drained(world, "contribution-is-lost", happen)
 
 
-def hangs_draining(world: SimulatedWorld) -> bool:
+def hangs_draining(world: World) -> None:
     """It neither polls nor ends for a while, perhaps for longer than a drain may take."""
     seconds = world.regional.uniform(1, 8)
 
@@ -275,18 +253,15 @@ def hangs_draining(world: SimulatedWorld) -> bool:
         app = life.actor
         if not isinstance(app, Stateful) or app.is_stuck:
             return False
-        until = _lasting(world, "stuck", seconds, process=life.process.life, **app.names())
-        app.is_stuck = True
-        world.scheduler.after(until - world.scheduler.now, lambda: setattr(app, "is_stuck", False))
+        world.hang(life, app, seconds)
         return True
 
-    return _drained(world, "hangs-draining", happen)
+    _drained(world, "hangs-draining", happen)
 
 
-def change_while_draining(world: SimulatedWorld) -> bool:
+@on(_groups)
+def change_while_draining(world: World, _: list[str]) -> None:
     """Somebody joins, leaves or comes again, or a topic grows or is made anew, while a checkpoint is open."""
-    if not _groups(world):
-        return False
     sides = world.regional
     delay_s, lot, number = sides.choice((0.0, 0.02, 0.3)) * sides.random(), sides.random(), sides.random()
 
@@ -297,31 +272,28 @@ def change_while_draining(world: SimulatedWorld) -> bool:
         life, topic = members[int(number * len(members))], names[int(number * len(names))]
         world.fire("change-while-draining")
         if lot < 0.3:
-            group = life.actor.names()["group"]
-            _note(world, "join", group=group)
-            world.start_application(group, f"c{int(number * 8)}")
+            world.join(life.actor.names()["group"], f"c{int(number * 8)}")
         elif lot < 0.5:
-            _note(world, "leave", process=life.process.life)
+            world.note("leave", process=life.process.life)
             life.actor.stop()
         elif lot < 0.75:
-            _note(world, "second-process", process=life.process.life)
-            again(world, life.process)
+            world.note("second-process", process=life.process.life)
+            world.again(life.process)
         else:
-            _note(world, "topic", topic=topic)
+            world.note("topic", topic=topic)
             if lot < 0.9:
                 world.grow_topic(topic)
             elif world.remove_topic(topic):
                 world.make_topic(topic)
 
-    once(world, sides.choice((_is_begun, _is_contribution)), lambda _: world.scheduler.after(delay_s, change))
+    world.once(sides.choice((_is_begun, _is_contribution)), lambda _: world.scheduler.after(delay_s, change))
     _nudge(world)
-    return False
 
 
 # ---- hands
 
 
-def scribbled(world: SimulatedWorld) -> bool:
+def region_scribbled_by_hand(world: World) -> bool:
     """A request that is none, something below a checkpoint, or nonsense for a contribution that is not complete."""
     region, sides = _region(world), world.regional
     if region is None:
@@ -332,24 +304,18 @@ def scribbled(world: SimulatedWorld) -> bool:
     lot = sides.random()
     if given and lot < 0.5 and not any(path.endswith(ENDS) for path in opened):
         path = sides.choice(given)
-        _note(world, "hand", path=path)
+        world.note("hand", path=path)
         return world.by_hand(SetData(path, sides.choice(NONSENSE)))
     if numbers and lot < 0.7:
         path = f"{PATHS.checkpoint(sides.choice(numbers))}/notes"
-        _note(world, "hand", path=path)
+        world.note("hand", path=path)
         return world.by_hand(Create(path, sides.choice(NONSENSE)))
-    _note(world, "hand", path=PATHS.request)
+    world.note("hand", path=PATHS.request)
     return world.by_hand(Create(PATHS.request, sides.choice(NONSENSE)))
 
 
-REGIONS: dict[str, Fault] = {
-    "checkpoint-wanted": checkpoint_wanted,
-    "reset-wanted": reset_wanted,
-    "member-dies-in-region": member_dies,
-    "coordinator-dies-in-region": coordinator_dies,
-    "contribution-is-late": contribution_is_late,
-    "contribution-is-lost": contribution_is_lost,
-    "hangs-draining": hangs_draining,
-    "change-while-draining": change_while_draining,
-    "region-scribbled-by-hand": scribbled,
-}
+REGIONS = kinds(
+    *(checkpoint_wanted, reset_wanted, member_dies_in_region, coordinator_dies_in_region),
+    *(contribution_is_late, contribution_is_lost, hangs_draining, change_while_draining),
+    region_scribbled_by_hand,
+)

@@ -26,7 +26,8 @@ from tests.simulation.regions import REGIONS
 from tests.simulation.scenes import SCENES
 from tests.simulation.scheduler import SimulationFailure
 from tests.simulation.tuning import bounds, tuned
-from tests.simulation.world import Alarm, SimulatedWorld
+from tests.simulation.watching import World
+from tests.simulation.world import Alarm
 
 FIRST_FAULT_S = 4.0
 STEP_S = 0.01
@@ -70,7 +71,7 @@ def simulate(
     seed: int,
     profile: Profile,
     verbose: Callable[[dict[str, Any]], None] | None = None,
-    script: Callable[[SimulatedWorld], None] | None = None,
+    script: Callable[[World], None] | None = None,
 ) -> Outcome:
     """Run one seed.
 
@@ -78,7 +79,7 @@ def simulate(
     :param script: says what is done to the world, and when, instead of faults that are drawn.
     """
     profile = profile.drawn(seed)
-    world = SimulatedWorld(seed, profile, verbose)
+    world = World(seed, profile, verbose)
     alarm = Alarm(world)
     root = logging.getLogger()
     root.addHandler(alarm)
@@ -97,7 +98,7 @@ def simulate(
     return Outcome(seed, profile.name, check(history), world.problems, world.fired, history, seen, positions)
 
 
-def _run(world: SimulatedWorld, script: Callable[[SimulatedWorld], None]) -> None:
+def _run(world: World, script: Callable[[World], None]) -> None:
     profile = world.profile
     world.record(
         "server", "run", {"version": 1, "seed": world.seed, "profile": profile.name, "bounds": bounds(profile)}
@@ -116,7 +117,7 @@ def _run(world: SimulatedWorld, script: Callable[[SimulatedWorld], None]) -> Non
     world.record("server", "end", {})
 
 
-def draw(world: SimulatedWorld) -> list[tuple[float, str]]:
+def draw(world: World) -> list[tuple[float, str]]:
     """When which faults are tried."""
     profile, random = world.profile, world.random
     kinds, weights = list(profile.weights), list(profile.weights.values())
@@ -127,7 +128,7 @@ def draw(world: SimulatedWorld) -> list[tuple[float, str]]:
 
 
 def draw_besides(
-    world: SimulatedWorld, stream: str, weights: Mapping[str, float], least_and_most: tuple[int, int]
+    world: World, stream: str, weights: Mapping[str, float], least_and_most: tuple[int, int]
 ) -> list[tuple[float, str]]:
     """The same of faults that have a stream of their own: those of client-side assignment, and of regions."""
     random = Random(f"{stream} {world.seed}")
@@ -139,7 +140,7 @@ def draw_besides(
     return sorted((random.uniform(FIRST_FAULT_S, last), random.choices(kinds, shares)[0]) for _ in range(count))
 
 
-def watch_progress(world: SimulatedWorld, seen: int) -> None:
+def watch_progress(world: World, seen: int) -> None:
     """Fail the run when nothing has been added to its history for too long.
 
     :raises SimulationFailure: from the scheduler, with every thread's position.
@@ -151,7 +152,7 @@ def watch_progress(world: SimulatedWorld, seen: int) -> None:
     world.scheduler.after(LONGEST_STANDSTILL_S, lambda: watch_progress(world, now))
 
 
-def draw_faults(world: SimulatedWorld) -> None:
+def draw_faults(world: World) -> None:
     """Let faults that are drawn from the seed happen."""
     profile = world.profile
     of_leaders = draw_besides(world, "leaders", profile.leader_weights, profile.leader_faults)
@@ -169,7 +170,7 @@ def draw_faults(world: SimulatedWorld) -> None:
         world.scheduler.after(at, lambda join=join: join(world))  # type: ignore[misc]
 
 
-def _do(world: SimulatedWorld, kind: str) -> None:
+def _do(world: World, kind: str) -> None:
     if {**ALL_FAULTS, **OF_WORLDS}[kind](world):
         world.fire(kind)
 

@@ -2,178 +2,82 @@
 
 from __future__ import annotations
 
-import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
 
 from kazoo.client import KazooClient
 
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Store
 from drills.faults.proxy import MULTI
-from tests.simulation.alone import Alone, Heard
-from tests.simulation.store import SimStore
+from tests.simulation.alone import Alone
+from tests.simulation.ensembles import ModelledClient, RealClient
 from tests.support.proxy import Proxy
 from tests.support.wait import eventually
 
 SESSION_S = 2.0
+LONGEST_S = 10.0
 
 
-class Side(ABC):
-    """A session, and what can be done to its connection.
+class Modelled:
+    """On the modelled ZooKeeper: a session, and what can be done to its connection.
 
-    :ivar store: the session.
-    :ivar heard: what its watches and its listener were told.
+    :ivar client: the session.
+    :ivar other: one on a connection that nothing is done to.
     """
-
-    store: Store
-    heard: Heard
-
-    @abstractmethod
-    def ask(self, function: Callable[[], Any]) -> Any:
-        """What a call of the store returns or raises."""
-
-    @abstractmethod
-    def start(self, function: Callable[[], Any]) -> list[Any]:
-        """Call the store in another thread; what that returned or raised comes into the list."""
-
-    @abstractmethod
-    def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until `condition` holds."""
-
-    @abstractmethod
-    def another(self) -> Store:
-        """A session on a connection that nothing is done to."""
-
-    @abstractmethod
-    def ask_another(self, function: Callable[[], Any]) -> Any:
-        """What a call of `another` returns or raises."""
-
-    @abstractmethod
-    def drop_connection(self) -> None:
-        """Break the connection; it comes back."""
-
-    @abstractmethod
-    def lose_next_commit(self) -> None:
-        """The next commit does not reach the server."""
-
-    @abstractmethod
-    def lose_next_reply(self) -> None:
-        """The answer to the next commit does not reach the client."""
-
-    @abstractmethod
-    def expire(self) -> None:
-        """The servers end the session."""
-
-    @abstractmethod
-    def fall_silent(self) -> None:
-        """The server goes on existing, and answers nothing."""
-
-    @abstractmethod
-    def go_away(self) -> None:
-        """There is no server."""
-
-    @abstractmethod
-    def come_back(self) -> None:
-        """After `fall_silent` or `go_away`."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Free everything."""
-
-
-class Modelled(Side):
-    """On the modelled ZooKeeper."""
 
     def __init__(self, seed: int = 1) -> None:
         self._world = Alone(seed, tick_s=0.2)
-        self.store: SimStore = self._world.open(SESSION_S)
-        self.heard = Heard(self.store)
-        self._other = self._world.open(SESSION_S)
-
-    def ask(self, function: Callable[[], Any]) -> Any:
-        return self._world.call(function, self.store.process)
-
-    def start(self, function: Callable[[], Any]) -> list[Any]:
-        outcome = self._world.start(function, self.store.process)
-        self._world.wait(0.0)
-        return outcome
+        self.client, self.other = (ModelledClient(self._world, self._world.open(SESSION_S)) for _ in range(2))
 
     def until(self, condition: Callable[[], bool]) -> None:
-        until = self._world.now + 10
-        while not condition():
-            assert self._world.now < until, self.heard.all
-            self._world.wait(0.01)
-
-    def another(self) -> Store:
-        return self._other
-
-    def ask_another(self, function: Callable[[], Any]) -> Any:
-        return self._world.call(function, self._other.process)
+        """Wait until `condition` holds."""
+        self._world.until(condition, f"what was to come; heard {self.client.heard.all}", LONGEST_S)
 
     def drop_connection(self) -> None:
-        assert self.store.drop_connection()
+        """Break the connection; it comes back."""
+        assert self.client.store.drop_connection()
 
     def lose_next_commit(self) -> None:
-        self.store.lose_next_request(only_commit=True)
+        """The next commit does not reach the server."""
+        self.client.store.lose_next_request(only_commit=True)
 
     def lose_next_reply(self) -> None:
-        self.store.lose_next_reply(only_commit=True)
+        """The answer to the next commit does not reach the client."""
+        self.client.store.lose_next_reply(only_commit=True)
 
     def expire(self) -> None:
-        assert self._world.ensemble.expire(self.store.session_id)
+        """The servers end the session."""
+        assert self._world.ensemble.expire(self.client.store.session_id)
 
     def fall_silent(self) -> None:
+        """The server goes on existing, and answers nothing."""
         for server in self._world.ensemble.servers:
             server.pause()
 
     def go_away(self) -> None:
+        """There is no server."""
         assert self._world.ensemble.stop()
 
     def come_back(self) -> None:
+        """After `fall_silent` or `go_away`."""
         self._world.ensemble.start()
         for server in self._world.ensemble.servers:
             server.resume()
 
     def close(self) -> None:
+        """Free everything."""
         self._world.scheduler.close()
 
 
-class Real(Side):
-    """On a real server, through a proxy."""
+class Real:
+    """The same on a real server, through a proxy."""
 
     def __init__(self, zk: str) -> None:
-        server, _, chroot = zk.partition("/")
-        self._proxy = Proxy(server).start()
-        self.store = open_kazoo(f"{self._proxy.hosts}/{chroot}", int(SESSION_S * 1000))
-        self.heard = Heard(self.store)
-        self._other = open_kazoo(zk, int(SESSION_S * 1000))
-        self._server = server
-
-    def ask(self, function: Callable[[], Any]) -> Any:
-        return function()
-
-    def start(self, function: Callable[[], Any]) -> list[Any]:
-        outcome: list[Any] = []
-
-        def run() -> None:
-            try:
-                outcome.append(function())
-            except Exception as error:  # noqa: BLE001  handed on
-                outcome.append(error)
-
-        threading.Thread(target=run, daemon=True).start()
-        return outcome
+        self._server, _, chroot = zk.partition("/")
+        self._proxy = Proxy(self._server).start()
+        self.client = RealClient(f"{self._proxy.hosts}/{chroot}", SESSION_S)
+        self.other = RealClient(zk, SESSION_S)
 
     def until(self, condition: Callable[[], bool]) -> None:
-        eventually(condition, 10, f"what was to come; heard {self.heard.all}")
-
-    def another(self) -> Store:
-        return self._other
-
-    def ask_another(self, function: Callable[[], Any]) -> Any:
-        return function()
+        eventually(condition, LONGEST_S, f"what was to come; heard {self.client.heard.all}")
 
     def drop_connection(self) -> None:
         self._proxy.cut()
@@ -186,7 +90,7 @@ class Real(Side):
 
     def expire(self) -> None:
         """A second handle on the session closes it."""
-        handle = self.store._client.client_id  # type: ignore[attr-defined]
+        handle = self.client.store._client.client_id  # type: ignore[attr-defined]
         client = KazooClient(hosts=self._server, client_id=handle)
         client.start(timeout=10)
         client.stop()
@@ -204,6 +108,9 @@ class Real(Side):
 
     def close(self) -> None:
         self._proxy.resume()
-        self.store.close()
-        self._other.close()
+        self.client.store.close()
+        self.other.store.close()
         self._proxy.stop()
+
+
+Side = Modelled | Real

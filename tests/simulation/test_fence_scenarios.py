@@ -11,7 +11,8 @@ from tests.simulation.aimed import eviction_then_election, unheard_command, unhe
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.profile import Profile
 from tests.simulation.run import simulate
-from tests.simulation.test_scenarios import APPLICATIONS, life_of, passed, server_of
+from tests.simulation.servers import SimulatedServer
+from tests.simulation.test_scenarios import APPLICATIONS, at_a_follower, life_of, passed
 from tests.simulation.world import SimulatedWorld
 
 SEEDS = range(6)
@@ -54,17 +55,11 @@ def evicted_then_elected(world: SimulatedWorld) -> None:
 def cut_off_from_the_leader(world: SimulatedWorld) -> None:
     """A consumer's server goes on answering reads, and the leader ends the session."""
 
-    def cut() -> None:
-        server = server_of(world, life_of(world, "g0-c0"))
-        if server is None or server is world.ensemble.leader:
-            for store in world.stores_of(life_of(world, "g0-c0").process):
-                store.drop_connection()
-            world.scheduler.after(1.0, cut)
-            return
+    def cut(_: object, server: SimulatedServer) -> None:
         world.ensemble.cut(server)
         world.scheduler.after(2 * world.profile.session_timeout_ms / 1000, lambda: world.ensemble.heal(server))
 
-    world.scheduler.after(AT_S, cut)
+    world.scheduler.after(AT_S, lambda: at_a_follower(world, "g0-c0", cut))
 
 
 def somebody_joins(world: SimulatedWorld) -> None:

@@ -56,8 +56,7 @@ def test_every_interleaving_keeps_the_states_exact_and_comes_to_a_new_cut(faults
 @pytest.mark.parametrize("rule", NEEDED)
 def test_a_rule_that_is_taken_out_is_missed(rule: str) -> None:
     faults, violation = NEEDED[rule]
-    settings = {name: getattr(faults, name) for name in Config.__dataclass_fields__ if name not in ("mut", "muts")}
-    found = run(Config(**{**settings, "mut": rule, "progress": 0}))
+    found = run(replace(faults, mut=rule, progress=0))
     assert found.violation.startswith(violation), (found.violation, found.states, found.exhausted)
 
 

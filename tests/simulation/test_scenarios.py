@@ -27,10 +27,15 @@ def life_of(world: SimulatedWorld, name: str) -> SimulatedLife:
     return life
 
 
-def server_of(world: SimulatedWorld, life: SimulatedLife) -> SimulatedServer | None:
-    """The server that a process is connected to."""
+def at_a_follower(world: SimulatedWorld, name: str, then: Callable[[SimulatedLife, SimulatedServer], object]) -> None:
+    """Do `then` with a process and the server that it is connected to, as soon as that is none that leads."""
+    life = life_of(world, name)
     (store,) = world.stores_of(life.process)
-    return store._link.server if store._link is not None else None
+    if store.server is not None and store.server is not world.ensemble.leader:
+        then(life, store.server)
+    else:
+        store.drop_connection()
+        world.scheduler.after(1.0, lambda: at_a_follower(world, name, then))
 
 
 def when(world: SimulatedWorld, is_so: Callable[[], bool], then: Callable[[], None]) -> None:
@@ -55,14 +60,7 @@ def cut_right_after_a_sync(world: SimulatedWorld) -> None:
     """A consumer is silent for 0.85 of its session; the sync that ends that is answered, and its follower cut off."""
     session_s = world.profile.session_timeout_ms / 1000
 
-    def begin() -> None:
-        life = life_of(world, "g0-c0")
-        server = server_of(world, life)
-        if server is None or server is world.ensemble.leader:
-            for store in world.stores_of(life.process):
-                store.drop_connection()
-            world.scheduler.after(1.0, begin)
-            return
+    def begin(life: SimulatedLife, server: SimulatedServer) -> None:
         life.process.pause()
         world.scheduler.after(0.85 * session_s, lambda: go_on(life, server))
 
@@ -78,7 +76,7 @@ def cut_right_after_a_sync(world: SimulatedWorld) -> None:
     def leases_of(life: SimulatedLife) -> list[object]:
         return [e for e in world.history if e["event"] == "lease" and e["who"] == life.process.life]
 
-    world.scheduler.after(8.0, begin)
+    world.scheduler.after(8.0, lambda: at_a_follower(world, "g0-c0", begin))
 
 
 SCENARIO_SEEDS = range(24)

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from coordinator.zk.store import Delete
 from coordinator.zk.znodes.paths import COORDINATOR, GROUPS, GroupPaths
 from tests.simulation.actors import ApplicationActor
-from tests.simulation.faults import Fault, _lasting, _note, again
-from tests.simulation.links import LIST, LinkRequest
 from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.store import SimStore
-from tests.simulation.watching import Commit, is_command, life_of_session, once
-from tests.simulation.world import POOL_GROUP, SimulatedLife, SimulatedWorld
+from tests.simulation.watching import Commit, World, consumer_of, is_command, kinds
+from tests.simulation.world import SimulatedLife
 
 _BESIDE_S = (0.0, 0.002, 0.05)
 """So much later, at most, comes what comes at once."""
 
 
-def failover_in_the_midst(world: SimulatedWorld) -> bool:
+def failover_in_the_midst(world: World) -> None:
     """A coordinator hangs, is cut off or dies when it has just sent a command or ended somebody.
 
     The next one finds that half done; and perhaps the one it was done to did not get its next answer.
@@ -37,86 +34,69 @@ def failover_in_the_midst(world: SimulatedWorld) -> bool:
     delay_s, loses_reply = world.random.choice(_BESIDE_S) * world.random.random(), world.random.random() < 0.5
 
     def done(commit: Commit) -> None:
-        life = life_of_session(world, commit["session"])
+        life = world.life_of_session(commit["session"])
         if life is None:
             return
         if loses_reply:
-            path = next(op["path"] for op in commit["ops"] if is_it(op))
-            _lose_reply_of(world, path.partition("/channel/")[2].partition("/")[0])
+            _lose_reply_of(world, consumer_of(next(op["path"] for op in commit["ops"] if is_it(op))))
         world.scheduler.after(delay_s, lambda: stop(life))
 
     def stop(life: SimulatedLife) -> None:
         if not world.is_calm and life.is_alive and _take_away(world, life, how, seconds):
             world.fire("failover-in-the-midst")
 
-    once(world, is_it, done, by="node")
-    return False
+    world.once(is_it, done, by="node")
 
 
-def _is_ending(why: str) -> Callable[[dict[str, Any]], bool]:
+def _is_ending(why: str) -> Callable[[Commit], bool]:
     return lambda op: op["op"] == "set" and "/channel/" in op["path"] and f'"ended":"{why}' in op["data"]
 
 
-def _lose_reply_of(world: SimulatedWorld, consumer: str) -> None:
+def _lose_reply_of(world: World, consumer: str) -> None:
     for life in world.alive("consumer", "slot"):
         if life.actor.names()["consumer"] == consumer:
             for store in world.stores_of(life.process):
                 store.lose_next_reply()
 
 
-def _take_away(world: SimulatedWorld, life: SimulatedLife, how: str, seconds: float) -> bool:
+def _take_away(world: World, life: SimulatedLife, how: str, seconds: float) -> bool:
     """A node hangs, is cut off from the others, or dies and is started again after that many seconds."""
-    process, scheduler = life.process, world.scheduler
+    process = life.process
     if process.is_paused:
         return False
-    if how == "kill":
-        _note(world, "crash", process=process.life)
-        world.crash(life)
-
-        def start() -> None:
-            if not world.is_calm and world.of_name(process.name) is life:
-                again(world, process)
-
-        scheduler.after(seconds, start)
-        return True
     stores = world.stores_of(process)
-    if how == "cut" and stores:
+    if how == "kill":
+        world.note("crash", process=process.life)
+        world.crash(life)
+        world.again_later(life, seconds)
+    elif how == "cut" and stores:
         _isolate(world, stores[0], seconds)
-        return True
-    until = _lasting(world, "pause", seconds, process=process.life)
-    process.pause()
-    scheduler.after(until - scheduler.now, process.resume)
+    else:
+        world.hold(process, seconds)
     return True
 
 
-def _isolate(world: SimulatedWorld, store: SimStore, seconds: float) -> Callable[[], None]:
+def _isolate(world: World, store: SimStore, seconds: float) -> Callable[[], None]:
     """Cut a client's server off from the leader, or let its connection be too slow; what ends that before its time."""
     server, scheduler = store.server, world.scheduler
     if server is None or server is world.ensemble.leader or server.is_cut:
-        until = _lasting(world, "slow-connection", seconds, process=store.process.life)
+        until = world.lasting("slow-connection", seconds, process=store.process.life)
         store.slow(20.0, until)
 
         def hurry() -> None:
             store.slow_until = min(store.slow_until, scheduler.now)
 
         return hurry
-    until = _lasting(world, "cut-server", seconds)
-    world.ensemble.cut(server)
-
-    def heal() -> None:
-        world.ensemble.heal(server)
-
-    scheduler.after(until - scheduler.now, heal)
-    return heal
+    world.cut(server, seconds)
+    return lambda: world.ensemble.heal(server) and None
 
 
-def partition_then_eviction(world: SimulatedWorld) -> bool:
+def partition_then_eviction(world: World) -> None:
     """A member that was sent a command hears nothing, so that it is evicted and believes to live; then it hears."""
     delay_s, more_s = 0.001 * world.random.random(), world.random.uniform(0.0, 1.0)
 
     def sent(commit: Commit) -> None:
-        path = next(op["path"] for op in commit["ops"] if _is_sent(op))
-        consumer = path.partition("/channel/")[2].partition("/")[0]
+        consumer = consumer_of(next(op["path"] for op in commit["ops"] if _is_sent(op)))
         for life in world.alive("consumer"):
             if isinstance(life.actor, ApplicationActor) and life.actor.config.consumer == consumer:
                 world.scheduler.after(delay_s, lambda: isolate(life, life.actor))  # type: ignore[arg-type]  # noqa: B023
@@ -130,28 +110,26 @@ def partition_then_eviction(world: SimulatedWorld) -> bool:
         heal = _isolate(world, stores[0], seconds)
         world.fire("partition-then-eviction")
         channel, is_evicted = GroupPaths(app.config.group).channel(app.config.consumer), _is_ending("evicted")
-        once(
-            world,
+        world.once(
             lambda op: op["path"] == channel and is_evicted(op),
             lambda _: world.scheduler.after(more_s, heal),
         )
 
-    once(world, _is_sent, sent)
-    return False
+    world.once(_is_sent, sent)
 
 
-def _is_sent(op: dict[str, Any]) -> bool:
+def _is_sent(op: Commit) -> bool:
     """Whether a command is sent to a member that is an application's."""
     return op["op"] == "create" and op["path"].startswith(f"{GROUPS}/g") and "/command-" in op["path"]
 
 
-def lost_reply_then_failover(world: SimulatedWorld) -> bool:
+def lost_reply_then_failover(world: World) -> None:
     """The answer to a coordinator's turn is lost; at once there is another leader of the servers, or coordinator."""
     how, delay_s = world.random.choice(("leader", "hand", "kill")), world.random.choice(_BESIDE_S)
     delay_s *= world.random.random()
 
     def done(commit: Commit) -> None:
-        life = life_of_session(world, commit["session"])
+        life = world.life_of_session(commit["session"])
         if world.is_calm or life is None:
             return
         for store in world.stores_of(life.process):
@@ -162,33 +140,24 @@ def lost_reply_then_failover(world: SimulatedWorld) -> bool:
         if world.is_calm:
             return
         if how == "leader":
-            _note(world, "change-leader")
+            world.note("change-leader")
             world.ensemble.change_leader()
         elif how == "hand":
-            _note(world, "hand", path=COORDINATOR)
+            world.note("hand", path=COORDINATOR)
             world.by_hand(Delete(COORDINATOR))
         elif life.is_alive:
             _take_away(world, life, "kill", 0.5 * world.profile.session_timeout_ms / 1000)
         world.fire("lost-reply-then-failover")
 
-    once(world, lambda op: op["op"] in ("create", "set") and op["path"].endswith("/state"), done, by="node")
-    return False
+    world.once(lambda op: op["op"] in ("create", "set") and op["path"].endswith("/state"), done, by="node")
 
 
-def query_beside_collection(world: SimulatedWorld) -> bool:
+def query_beside_collection(world: World) -> None:
     """A query registers when a coordinator has just read which there are, to collect what all of them have finished."""
     if not world.profile.slots:
-        return False
-    paths, name = GroupPaths(POOL_GROUP), f"q{world.random.randrange(4)}"
-    is_restart = world.random.random() < 0.5
+        return
+    name, is_restart = f"q{world.random.randrange(4)}", world.random.random() < 0.5
     seconds = world.random.uniform(0.02, 0.5) * world.profile.session_timeout_ms / 1000
-
-    def look(request: LinkRequest) -> None:
-        process = request.link.client.process
-        is_listing = request.kind == LIST and paths.queries in request.what
-        if is_listing and process.name.startswith("node") and world.children(paths.segments):
-            world.ensemble.on_read.remove(look)
-            world.scheduler.after(0.0, lambda: register(process))
 
     def register(process: SimulatedProcess) -> None:
         if world.is_calm or process.is_paused or process.is_dead:
@@ -199,20 +168,12 @@ def query_beside_collection(world: SimulatedWorld) -> bool:
             life = world.random.choice(running)
             query = life.process.name.partition("-")[2]
             world.crash(life)
-        until = _lasting(world, "pause", seconds, process=process.life)
-        process.pause()
-        world.scheduler.after(until - world.scheduler.now, process.resume)
-        _note(world, "query")
+        world.hold(process, seconds)
+        world.note("query")
         world.start_query(query)
         world.fire("query-beside-collection")
 
-    world.ensemble.on_read.append(look)
-    return False
+    world.once_collecting(register)
 
 
-TURNOVERS: dict[str, Fault] = {
-    "failover-in-the-midst": failover_in_the_midst,
-    "partition-then-eviction": partition_then_eviction,
-    "lost-reply-then-failover": lost_reply_then_failover,
-    "query-beside-collection": query_beside_collection,
-}
+TURNOVERS = kinds(failover_in_the_midst, partition_then_eviction, lost_reply_then_failover, query_beside_collection)
