@@ -7,8 +7,8 @@ import re
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from functools import partial
 from importlib import import_module
-from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
@@ -101,9 +101,10 @@ from coordinator.zk.znodes.regions import (
     StateFile,
 )
 from coordinator.zk.znodes.segments import Missing, Pool, Query, Rewind, SealedRange, Segment, SegmentsRecord
+from tests.support import pages
 from tests.support.access_table import AccessRow, access_table
 
-DOCUMENT = (Path(__file__).resolve().parents[2] / "zk_paths.md").read_text()
+DOCUMENT = pages.page("../zk_paths.md")
 PART = frozenset([TopicPartition("t", 0)])
 PATHS = GroupPaths("[group]")
 CLIENT_SIDE = ClientSide("consumer", "ask-1", True, ("i",), 1, "ask-2", "ask-0")
@@ -188,11 +189,12 @@ NAMES = {"t", "c", "c-0", "g", "lag", "0"}
 """Keys of the records above that are no fields, but names and partitions."""
 
 
-def section(title: str) -> str:
-    """The text of the document under a heading, up to the next one."""
-    found = re.search(rf"^### {re.escape(title)}\n(.*?)(?=^##)", DOCUMENT, re.MULTILINE | re.DOTALL)
-    assert found, f"no section {title}"
-    return found[1]
+section = partial(pages.section, DOCUMENT)
+
+
+def examples(title: str) -> list[str]:
+    """The lines of JSON in a section."""
+    return [line.strip() for line in section(title).splitlines() if line.startswith("    {")]
 
 
 def keys_of(value: Any) -> set[str]:
@@ -292,25 +294,17 @@ def test_every_path_is_in_the_documents_table(path: str) -> None:
     assert f"| `{shown}` |" in DOCUMENT
 
 
-def test_examples_equal_the_output_of_zkcli_with_one_line_of_json_each() -> None:
-    examples = [line.strip() for line in DOCUMENT.splitlines() if line.startswith('    {"version"')]
+def test_examples_are_a_line_of_json_each_with_every_option_of_a_command() -> None:
+    shown = [json.loads(line) for line in DOCUMENT.splitlines() if line.startswith('    {"version"')]
 
-    assert len(examples) >= 15
-    for example in examples:
-        assert json.loads(example)["version"] >= 1
-
-
-def test_every_option_of_a_command_has_an_example() -> None:
-    shown = {json.loads(line).get("option") for line in DOCUMENT.splitlines() if line.startswith('    {"version":1')}
-
-    assert shown >= set(OPTIONS)
+    assert len(shown) >= 15
+    assert all(example["version"] >= 1 for example in shown)
+    assert {example.get("option") for example in shown if example["version"] == 1} >= set(OPTIONS)
 
 
 def test_the_sizes_of_client_side_assignment_are_the_codes_own() -> None:
-    rows = [
-        line.split("|")[2].strip() for line in section("Sizes of client-side assignment").splitlines() if "|" in line
-    ]
-    sizes = [int(row.split(" ")[0].replace(",", "")) for row in rows if row[:1].isdigit()]
+    cells = [cells[1] for cells in pages.rows(section("Sizes of client-side assignment"))]
+    sizes = [int(cell.split(" ")[0].replace(",", "")) for cell in cells if cell[:1].isdigit()]
 
     assert sizes == [
         MAX_METADATA_BYTES, MAX_GROUP_METADATA_BYTES, MAX_MEMBER_STATE_BYTES, MAX_ANSWER_BYTES, OWNER_PATHS_A_SESSION,
@@ -320,24 +314,21 @@ def test_the_sizes_of_client_side_assignment_are_the_codes_own() -> None:
 
 
 def test_examples_of_client_side_assignment_are_readable_by_the_code() -> None:
-    ids = [json.loads(line) for line in section("ids/[consumer]").splitlines() if '"client":{' in line]
-    offer = Registration.parse("ids", json.dumps(ids[0]).encode()).client
+    (ids,) = (json.loads(line) for line in examples("ids/[consumer]") if '"client":{' in line)
+    offer = Registration.parse("ids", json.dumps(ids).encode()).client
     assert offer is not None
     metadata = ConsumerMetadata.parse("metadata", b64decode(offer.metadata["lag"]))
-    example = next(
-        line for line in section("Formats of protocol type consumer").splitlines() if line.startswith("    {")
-    )
-    client = next(line for line in section("state").splitlines() if line.startswith('    {"protocol_type"'))
-    ask = next(line for line in section("sync/ask-[number]").splitlines() if line.startswith("    {"))
+    client = next(line for line in examples("state") if line.startswith('{"protocol_type"'))
 
-    assert metadata == ConsumerMetadata(ids[0]["subscription"])
-    assert ConsumerMetadata.parse("metadata", example.encode()).to_bytes() == example.strip().encode()
+    assert metadata == ConsumerMetadata(ids["subscription"])
     assert ClientSide.read(Fields("client", json.loads(client))).to_json() == json.loads(client)
-    assert Ask.parse("ask", ask.encode()).to_bytes() == ask.strip().encode()
-    entry = next(
-        line for line in section("sync/ask-[number]/member-[consumer]").splitlines() if line.startswith("    {")
-    )
-    assert MemberAnswer.parse("entry", entry.encode()).to_bytes() == entry.strip().encode()
+    for title, kind in (
+        ("Formats of protocol type consumer", ConsumerMetadata),
+        ("sync/ask-[number]", Ask),
+        ("sync/ask-[number]/member-[consumer]", MemberAnswer),
+    ):
+        example = examples(title)[0].encode()
+        assert kind.parse(title, example).to_bytes() == example
     assert ask_name(31) in section("sync/ask-[number]") + section("sync_request") + section("state")
 
 
@@ -367,10 +358,8 @@ def test_the_table_of_access_control_is_the_codes_own_row_for_row() -> None:
 
 
 def test_every_znode_of_the_tree_has_a_row_of_access_control() -> None:
-    shown = [
-        line.split("|")[1] for line in DOCUMENT.split("## The tree")[1].split("\n## ")[0].splitlines() if "| `" in line
-    ]
-    names = [name for cell in shown for name in re.findall(r"`([^`]+)`", cell)]
+    shown = " ".join(cells[0] for cells in pages.rows(section("The tree")))
+    names = re.findall(r"`([^`]+)`", shown)
     patterns = {re.sub(r"\[[^]]*\]", "*", path) for path in RIGHTS}
     found = set()
     for name in names:
