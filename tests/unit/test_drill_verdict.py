@@ -1,12 +1,23 @@
-"""PASS, FAIL and INCONCLUSIVE."""
+"""PASS, FAIL and INCONCLUSIVE; what is left of ended consumers, and who wrote what."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from coordinator.admin.groups import ShownCommand, ShownGroup, ShownMember, ShownPartition
+from coordinator.zk.znodes.group_state import GroupState
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.records import STOP_FETCHER, Channel, Command
+from drills.checker import check
+from drills.evidence.files import merged_history, with_strangers
 from drills.evidence.measurements import FAIL, INCONCLUSIVE, PASS, RecordCounts, counted, decided, together
+from drills.testbed.commands import has_remnants
+from tests.support.made_histories import BOUNDS
 
 WHOLE = RecordCounts(produced=100, delivered=100, lost=0, duplicated=0, misplaced=0)
 HELD: dict[str, Any] = {"S1": {"outcome": "held", "why": None, "is_due": False}}
@@ -127,3 +138,89 @@ def test_verdict_of_several_drills_is_the_worst_one() -> None:
     assert together([PASS, INCONCLUSIVE]) == INCONCLUSIVE
     assert together([INCONCLUSIVE, FAIL, PASS]) == FAIL
     assert together([]) == INCONCLUSIVE
+
+
+# ---- leftovers of ended consumers
+
+
+PART = TopicPartition("t", 0)
+LIVE = Channel(incarnation="i2", running={PART: 5}, topics={"t": "id"})
+OVER = replace(LIVE, running={}, ended="its session ended")
+STOP = Command(STOP_FETCHER, 1, 3, "i2")
+
+
+def group(channel: Channel, *commands: Command, owner: str | None = None) -> ShownGroup:
+    sent = tuple(ShownCommand("c1", f"command-{number}", command) for number, command in enumerate(commands))
+    owned = (ShownPartition(PART, "id", None, owner, 5),)
+    return ShownGroup("g", GroupState(), (ShownMember("c1", None, channel, sent),), owned)
+
+
+def test_live_consumer_has_no_leftovers() -> None:
+    assert not has_remnants(group(LIVE, STOP, owner="c1"))
+
+
+def test_consumer_that_left_has_no_leftovers() -> None:
+    assert not has_remnants(group(OVER))
+
+
+def test_command_for_an_ended_consumer_is_a_leftover() -> None:
+    assert has_remnants(group(OVER, STOP))
+
+
+def test_command_for_an_earlier_incarnation_is_a_leftover() -> None:
+    assert has_remnants(group(LIVE, STOP, replace(STOP, incarnation="i1")))
+
+
+def test_running_partition_in_an_ended_channel_is_a_leftover() -> None:
+    assert has_remnants(group(replace(LIVE, ended="evicted")))
+
+
+def test_owner_of_a_partition_that_it_does_not_run_is_a_leftover() -> None:
+    assert has_remnants(group(OVER, owner="c1"))
+    assert has_remnants(group(LIVE, owner="c2"))
+
+
+# ---- authors of transactions
+
+
+NODE, DRILL, NOBODYS = 1, 2, 255
+STATE = {"op": "set", "path": "/consumers/groups/g/state", "data": GroupState().to_bytes().decode(), "version": 3}
+
+
+def commit(session: int, who: str = "hand") -> dict[str, Any]:
+    return {"at": 3.0, "who": who, "event": "commit", "session": session, "zxid": 9, "ops": [STATE]}
+
+
+def test_history_begins_with_its_run_though_zookeeper_has_earlier_transactions(tmp_path: Path) -> None:
+    zookeeper, drill = tmp_path / "zookeeper.jsonl", tmp_path / "drill.jsonl"
+    zookeeper.write_text("".join(json.dumps({**commit(NODE), "at": at}) + "\n" for at in (1.0, 3.0, 9.0)))
+    begun = {"at": 2.0, "who": "server", "event": "run", "version": 1, "seed": 1, "profile": "drill", "bounds": BOUNDS}
+    frame = [begun, {"at": 8.0, "who": "server", "event": "end"}]
+    drill.write_text("".join(json.dumps(event) + "\n" for event in frame))
+
+    events, problems = merged_history([zookeeper, drill])
+
+    assert [(event["at"], event["event"]) for event in events] == [(2.0, "run"), (3.0, "commit"), (8.0, "end")]
+    assert problems == []
+
+
+def test_writes_of_the_drill_are_manual_and_those_of_processes_have_their_name() -> None:
+    events = [commit(NODE, "node-1#1"), commit(DRILL)]
+
+    assert with_strangers(events, {NODE, DRILL}) == events
+
+
+def test_unreported_session_is_a_stranger() -> None:
+    closed = {"at": 4.0, "who": "hand", "event": "closed", "session": NOBODYS, "zxid": 10, "why": "closed", "paths": []}
+
+    commits, closes = with_strangers([commit(NOBODYS), closed], {NODE, DRILL})
+
+    assert commits["who"] == "stranger#ff"
+    assert closes is closed
+
+
+def test_unknown_session_writing_as_coordinator_breaks_s4_unlike_a_manual_edit() -> None:
+    [stranger] = with_strangers([commit(NOBODYS)], {NODE, DRILL})
+
+    assert [verdict.invariant for verdict in check([stranger]).broken] == ["S4"]
+    assert not check([commit(DRILL)]).broken

@@ -1,4 +1,4 @@
-"""Permitted writes of a term."""
+"""Permitted writes of a term, and ZooKeeper's wall clock as a coordinator counts it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from coordinator.term.term import LeaseLapsed, Term
+from coordinator.term.term import LeaseLapsed, ServerClock, Term
 from coordinator.zk.errors import EpochOver, Refused
 from coordinator.zk.lease import Lease
-from coordinator.zk.store import Create, Delete, Operation, SetData
+from coordinator.zk.store import Create, Delete, Node, Operation, SetData, Watch
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GROUPS, GroupPaths
-from tests.property.tree import MemoryTree
+from tests.property.tree import MemoryTree, MemoryTreeStore
 from tests.support.stores import FrontStore
 from tests.support.terms import a_term, with_store
 from tests.unit.manual import ManualRuntime
@@ -128,3 +128,42 @@ def test_problem_of_a_znode_in_the_way_ends_when_it_is_removed() -> None:
     assert not term.write([Delete(PATH)], lambda why: None)
     assert term.problems.current() == {}
     assert term.write([Delete(PATH)], lambda why: None)
+
+
+# ---- ZooKeeper's wall clock
+
+
+ELECTED_MS = 1_800_000_000_000
+
+
+class ElectedNow(MemoryTreeStore):
+    """The epoch was written at `ELECTED_MS` by the server's clock."""
+
+    def get(self, path: str, watch: Watch | None = None) -> Node | None:
+        node = super().get(path, watch)
+        return Node(node.data, node.stat._replace(mtime_ms=ELECTED_MS)) if node else None
+
+
+def clock_of(runtime: ManualRuntime, with_epoch: bool = True) -> ServerClock:
+    tree = MemoryTree()
+    tree.ensure("/consumers")
+    if with_epoch:
+        tree.commit([Create(COORDINATOR_EPOCH, b"{}")], session=0)
+    return ServerClock(ElectedNow(tree, 1, lambda: None, 3.0), runtime)
+
+
+def test_clock_runs_from_the_election_without_being_read_for_days() -> None:
+    runtime = ManualRuntime()
+    clock = clock_of(runtime)
+    clock.begin()
+
+    runtime.now += 10 * 86_400
+
+    assert clock.now_ms() == ELECTED_MS + 10 * 86_400_000
+
+
+def test_without_an_epoch_nothing_is_old() -> None:
+    clock = clock_of(ManualRuntime(), with_epoch=False)
+    clock.begin()
+
+    assert clock.now_ms() == 0
