@@ -24,6 +24,51 @@ HELD: dict[str, Any] = {"S1": {"outcome": "held", "why": None, "is_due": False}}
 KEPT = [{"name": "it acts", "rule": "2 s", "unit": "s", "bound": 2.0, "measured": 1.0, "held": True}]
 
 
+def because(outcome: str, why: str, is_due: bool = False) -> dict[str, Any]:
+    return {"outcome": outcome, "why": why, "is_due": is_due}
+
+
+LATE = [{**KEPT[0], "measured": 3.5, "held": False}]
+TOO_LATE = "it acts: 3.5 s, promised 2 (2 s)"
+UNMEASURED = [{**KEPT[0], "measured": None, "held": None}]
+IN_FLIGHT = RecordCounts(100, 0, 90, lost=10, duplicated=0, misplaced=0)
+
+VERDICTS: dict[str, tuple[dict[str, Any], str, list[str]]] = {
+    "drill without violations passes": ({}, PASS, []),
+    "a broken invariant fails it": (
+        {"invariants": {"S1": because("broken", "two fetched t-0")}}, FAIL, ["S1: two fetched t-0"],
+    ),
+    "missed promise fails it with the excess": ({"promises": LATE}, FAIL, [TOO_LATE]),
+    "failure observed by the drill fails it": ({"failures": ["node-1 has ended"]}, FAIL, ["node-1 has ended"]),
+    "lost record fails it": ({"records": RecordCounts(100, 0, 100, 1, 0, 0)}, FAIL, ["1 records lost"]),
+    "repeated record fails it": ({"records": RecordCounts(100, 0, 100, 0, 1, 0)}, FAIL, ["1 records duplicated"]),
+    "misplaced record fails it": ({"records": RecordCounts(100, 0, 100, 0, 0, 1)}, FAIL, ["1 records misplaced"]),
+    "no fault is never a pass": ({"missing": ["it did not fire"]}, INCONCLUSIVE, ["it did not fire"]),
+    "no number is never a pass": ({"promises": UNMEASURED}, INCONCLUSIVE, ["it acts: not measured"]),
+    "no DataFrame is never a pass": ({"records": RecordCounts(100)}, INCONCLUSIVE, ["the DataFrame is unreadable"]),
+    "an undecided invariant is never a pass": (
+        {"invariants": {"S7": because("not decided", "no lease", is_due=True)}}, INCONCLUSIVE, ["S7 was not decided: no lease"],
+    ),
+    "invariant undecidable for this kind of history is no reason": (
+        {"invariants": {"S7": because("not decided", "nothing was due")}}, PASS, [],
+    ),
+    "failure takes precedence over missing evidence": (
+        {"promises": LATE, "missing": ["no recovery"]}, FAIL, [TOO_LATE, "no recovery"],
+    ),
+    "record in flight is not lost": (
+        {"records": IN_FLIGHT, "missing": ["not every record was sealed in time"]}, INCONCLUSIVE, ["not every record was sealed in time"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("title", VERDICTS)
+def test_verdict_of_a_drill(title: str) -> None:
+    changes, verdict, why = VERDICTS[title]
+    found = {"invariants": HELD, "promises": KEPT, "records": WHOLE, "missing": [], "failures": [], **changes}
+
+    assert decided(*found.values()) == (verdict, why)
+
+
 def row(partition: int, rows: int, distinct: int, most: int, misplaced: int = 0, topic_id: str = "i") -> dict[str, Any]:
     return {
         "topic": "t", "id": topic_id, "partition": partition, "rows": rows, "distinct": distinct, "most": most,
@@ -31,113 +76,46 @@ def row(partition: int, rows: int, distinct: int, most: int, misplaced: int = 0,
     }  # fmt: skip
 
 
-def test_drill_without_violations_passes() -> None:
-    assert decided(HELD, KEPT, WHOLE, []) == (PASS, [])
+COUNTED: dict[str, tuple[dict[str, dict[str, int]], list[dict[str, Any]], int, tuple[int, ...]]] = {
+    "records are compared with the produced ones": (
+        {"i": {"0": 10, "1": 5}}, [row(0, 11, 9, 9), row(1, 5, 5, 4)], 0, (15, 16, 1, 2, 0),
+    ),
+    "records read by applications are not lost": ({"i": {"0": 10}}, [row(0, 6, 6, 9)], 4, (10, 6, 0, 0, 0)),
+    "records read by applications are duplicates if repeated": (
+        {"i": {"0": 10}}, [row(0, 8, 8, 9)], 4, (10, 8, 0, 2, 0),
+    ),
+    "repeated record of one partition does not offset a lost one of another": (
+        {"i": {"0": 10, "1": 10}}, [row(0, 10, 10, 9), row(1, 6, 6, 9)], 4, (20, 16, 4, 4, 0),
+    ),
+    "records of a recreated topic are distinguished by topic id": (
+        {"old": {"0": 10}, "new": {"0": 10}}, [row(0, 10, 10, 9, topic_id="old")], 0, (20, 10, 10, 0, 0),
+    ),
+    "unproduced records of a partition are misplaced": ({"i": {"0": 3}}, [row(0, 3, 3, 7)], 0, (3, 3, 0, 0, 3)),
+    "unproduced records of a topic are misplaced": ({}, [row(0, 3, 3, 2)], 0, (0, 3, 0, 0, 3)),
+}  # fmt: skip
+"""What was produced by topic id, what was read, what applications read of t-0; produced, delivered, lost, duplicated, misplaced."""
 
 
-def test_a_broken_invariant_fails_it() -> None:
-    broken = {"S1": {"outcome": "broken", "why": "two fetched t-0", "is_due": False}}
+@pytest.mark.parametrize("title", COUNTED)
+def test_count_of_records(title: str) -> None:
+    produced, read, elsewhere, counts = COUNTED[title]
 
-    assert decided(broken, KEPT, WHOLE, []) == (FAIL, ["S1: two fetched t-0"])
+    found = counted({"t": produced} if produced else {}, read, elsewhere={("t", 0): elsewhere} if elsewhere else {})
 
-
-def test_missed_promise_fails_it_with_the_excess() -> None:
-    late = [{**KEPT[0], "measured": 3.5, "held": False}]
-
-    assert decided(HELD, late, WHOLE, []) == (FAIL, ["it acts: 3.5 s, promised 2 (2 s)"])
-
-
-def test_failure_observed_by_the_drill_fails_it() -> None:
-    assert decided(HELD, KEPT, WHOLE, [], ["node-1 has ended"]) == (FAIL, ["node-1 has ended"])
-
-
-@pytest.mark.parametrize("what", ["lost", "duplicated", "misplaced"])
-def test_lost_or_repeated_record_fails_it(what: str) -> None:
-    counts = {"lost": 0, "duplicated": 0, "misplaced": 0} | {what: 1}
-
-    assert decided(HELD, KEPT, RecordCounts(100, 0, 100, **counts), []) == (FAIL, [f"1 records {what}"])
+    assert found == RecordCounts(counts[0], elsewhere, *counts[1:])
 
 
 @pytest.mark.parametrize(
-    ("invariants", "promises", "records", "missing"),
+    ("verdicts", "worst"),
     [
-        (HELD, KEPT, WHOLE, ["the fault did not fire"]),
-        (HELD, [{**KEPT[0], "measured": None, "held": None}], WHOLE, []),
-        (HELD, KEPT, RecordCounts(100), []),
-        ({"S7": {"outcome": "not decided", "why": "no lease", "is_due": True}}, KEPT, WHOLE, []),
+        ([PASS, PASS], PASS),
+        ([PASS, INCONCLUSIVE], INCONCLUSIVE),
+        ([INCONCLUSIVE, FAIL, PASS], FAIL),
+        ([], INCONCLUSIVE),
     ],
-    ids=["no fault", "no number", "no DataFrame", "undecided"],
 )
-def test_unknown_value_is_never_a_pass(invariants: Any, promises: Any, records: Any, missing: Any) -> None:
-    verdict, why = decided(invariants, promises, records, missing)
-
-    assert verdict == INCONCLUSIVE
-    assert len(why) == 1
-
-
-def test_invariant_undecidable_for_this_kind_of_history_is_no_reason() -> None:
-    undecided = {"S7": {"outcome": "not decided", "why": "nothing was due", "is_due": False}}
-
-    assert decided(undecided, KEPT, WHOLE, []) == (PASS, [])
-
-
-def test_failure_takes_precedence_over_missing_evidence() -> None:
-    late = [{**KEPT[0], "measured": 3.5, "held": False}]
-
-    verdict, why = decided(HELD, late, WHOLE, ["no recovery"])
-
-    assert verdict == FAIL
-    assert why[-1] == "no recovery"
-
-
-def test_records_are_compared_with_the_produced_ones() -> None:
-    produced = {"t": {"i": {"0": 10, "1": 5}}}
-
-    found = counted(produced, [row(0, 11, 9, 9), row(1, 5, 5, 4)])
-
-    assert found == RecordCounts(produced=15, delivered=16, lost=1, duplicated=2, misplaced=0)
-
-
-def test_records_read_by_applications_are_not_lost_and_are_duplicates_if_repeated() -> None:
-    produced = {"t": {"i": {"0": 10}}}
-
-    assert counted(produced, [row(0, 6, 6, 9)], elsewhere={("t", 0): 4}).lost == 0
-    twice = counted(produced, [row(0, 8, 8, 9)], elsewhere={("t", 0): 4})
-    assert (twice.lost, twice.duplicated) == (0, 2)
-
-
-def test_repeated_record_of_one_partition_does_not_offset_a_lost_one_of_another() -> None:
-    produced = {"t": {"i": {"0": 10, "1": 10}}}
-
-    found = counted(produced, [row(0, 10, 10, 9), row(1, 6, 6, 9)], elsewhere={("t", 0): 4})
-
-    assert (found.lost, found.duplicated) == (4, 4)
-
-
-def test_record_in_flight_is_not_lost() -> None:
-    late = RecordCounts(100, 0, 90, lost=10, duplicated=0, misplaced=0)
-
-    assert decided(HELD, KEPT, late, ["not every record was sealed in time"])[0] == INCONCLUSIVE
-
-
-def test_records_of_a_recreated_topic_are_distinguished_by_topic_id() -> None:
-    produced = {"t": {"old": {"0": 10}, "new": {"0": 10}}}
-
-    found = counted(produced, [row(0, 10, 10, 9, topic_id="old")])
-
-    assert (found.lost, found.duplicated) == (10, 0)
-
-
-def test_unproduced_records_are_misplaced() -> None:
-    assert counted({"t": {"i": {"0": 3}}}, [row(0, 3, 3, 7)]).misplaced == 3
-    assert counted({}, [row(0, 3, 3, 2)]).misplaced == 3
-
-
-def test_verdict_of_several_drills_is_the_worst_one() -> None:
-    assert together([PASS, PASS]) == PASS
-    assert together([PASS, INCONCLUSIVE]) == INCONCLUSIVE
-    assert together([INCONCLUSIVE, FAIL, PASS]) == FAIL
-    assert together([]) == INCONCLUSIVE
+def test_verdict_of_several_drills_is_the_worst_one(verdicts: list[str], worst: str) -> None:
+    assert together(verdicts) == worst
 
 
 # ---- leftovers of ended consumers
@@ -155,29 +133,20 @@ def group(channel: Channel, *commands: Command, owner: str | None = None) -> Sho
     return ShownGroup("g", GroupState(), (ShownMember("c1", None, channel, sent),), owned)
 
 
-def test_live_consumer_has_no_leftovers() -> None:
-    assert not has_remnants(group(LIVE, STOP, owner="c1"))
-
-
-def test_consumer_that_left_has_no_leftovers() -> None:
-    assert not has_remnants(group(OVER))
-
-
-def test_command_for_an_ended_consumer_is_a_leftover() -> None:
-    assert has_remnants(group(OVER, STOP))
-
-
-def test_command_for_an_earlier_incarnation_is_a_leftover() -> None:
-    assert has_remnants(group(LIVE, STOP, replace(STOP, incarnation="i1")))
-
-
-def test_running_partition_in_an_ended_channel_is_a_leftover() -> None:
-    assert has_remnants(group(replace(LIVE, ended="evicted")))
-
-
-def test_owner_of_a_partition_that_it_does_not_run_is_a_leftover() -> None:
-    assert has_remnants(group(OVER, owner="c1"))
-    assert has_remnants(group(LIVE, owner="c2"))
+@pytest.mark.parametrize(
+    ("shown", "has_any"),
+    [
+        pytest.param(group(LIVE, STOP, owner="c1"), False, id="live consumer has none"),
+        pytest.param(group(OVER), False, id="consumer that left has none"),
+        pytest.param(group(OVER, STOP), True, id="command for an ended consumer"),
+        pytest.param(group(LIVE, STOP, replace(STOP, incarnation="i1")), True, id="command for an earlier incarnation"),
+        pytest.param(group(replace(LIVE, ended="evicted")), True, id="running partition in an ended channel"),
+        pytest.param(group(OVER, owner="c1"), True, id="owner of a partition although its channel has ended"),
+        pytest.param(group(LIVE, owner="c2"), True, id="owner of a partition that it does not run"),
+    ],
+)
+def test_leftovers_of_consumers(shown: ShownGroup, has_any: bool) -> None:
+    assert has_remnants(shown) == has_any
 
 
 # ---- authors of transactions
