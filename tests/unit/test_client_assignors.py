@@ -1,4 +1,4 @@
-"""The client assignors `lag` and `rack`; most of their assignments are in `client_assignors.txt`, which has its words."""
+"""The client assignors `lag` and `rack`; most of their assignments are in `client_assignors.txt`."""
 
 from __future__ import annotations
 
