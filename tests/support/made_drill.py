@@ -153,3 +153,17 @@ def history(more: str = "", until: float = 20.0) -> list[dict[str, Any]]:
         event(until, "drill", "end"),
     ]
     return sorted(events, key=lambda each: each["at"])
+
+
+TWO_FETCHERS = "15.5 c3#13 begin 0; 17 c3#13 halt 0"
+"""More of the history: t-0 has two."""
+
+
+def failed_run() -> dict[str, Any]:
+    """S1 is broken, with a witness that has unreadable events, and S5 was not decided."""
+    failed = run(verdict="FAIL", why=["S1 was broken"])
+    failed["invariants"]["S1"].update(
+        outcome="broken", why="t-0 was fetched by two", witness=[begin(15.5, "c3#13", 0), {"event": "odd"}, 5]
+    )
+    failed["invariants"]["S5"].update(outcome="not decided", why="no query ran")
+    return failed

@@ -33,7 +33,19 @@ from drills.reports.timeline import (
     overlaps,
     timeline_of,
 )
-from tests.support.made_drill import begin, consumer, created, event, fetch, halt, happened, history, run
+from tests.support.made_drill import (
+    TWO_FETCHERS,
+    begin,
+    consumer,
+    created,
+    event,
+    failed_run,
+    fetch,
+    halt,
+    happened,
+    history,
+    run,
+)
 
 NASTY = "<script>alert(1)</script>\"'&<b>`|*"
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -85,7 +97,6 @@ def faults_of(events: Sequence[Any]) -> list[tuple[float, float, str]]:
 
 # ---- drawing: partitions and processes
 
-TWO_FETCHERS = "15.5 c3#13 begin 0; 17 c3#13 halt 0"
 RECREATED = {**begin(16.0, "c3#13", 0), "topics": {"t": "another"}}
 CLOSED = event(17.0, "server", "closed", session=11, zxid=9, why="killed", paths=[])
 RENEWED = "; ".join(
@@ -174,7 +185,7 @@ def test_records_are_counted_for_the_consumer_that_fetched_them() -> None:
     ]
 
 
-def test_pause_and_a_servers_absence_are_faults_until_they_end() -> None:
+def test_faults_last_as_long_as_a_pause_and_until_a_server_returns() -> None:
     sigkill = (10.0, 10.0, "sigkill node-1")
     away = "16 server fault kind=pause-server server=2; 17 server fault kind=server-returns server=1"
 
@@ -301,13 +312,7 @@ def test_overlap_is_framed_and_described() -> None:
 
 
 def test_broken_invariant_has_its_witness_and_an_undecided_one_its_reason() -> None:
-    broken = run(verdict="FAIL")
-    broken["invariants"]["S1"].update(
-        outcome="broken", why="t-0 was fetched by two", witness=[begin(15.5, "c3#13", 0), {"event": "odd"}, 5]
-    )
-    broken["invariants"]["S5"].update(outcome="not decided", why="no query ran")
-
-    text = Page(page(broken, history())).words()
+    text = Page(page(failed_run(), history())).words()
 
     assert "t-0 was fetched by two" in text
     assert "+5.5 s c3#13 begin" in text
