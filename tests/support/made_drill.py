@@ -167,3 +167,7 @@ def failed_run() -> dict[str, Any]:
     )
     failed["invariants"]["S5"].update(outcome="not decided", why="no query ran")
     return failed
+
+
+DRILLS = {"passed": (run(), history()), "failed": (failed_run(), history(TWO_FETCHERS)), "aborted": ({}, [])}
+"""Runs with their histories, whose report and page are in `tests/unit/drill_reports`."""

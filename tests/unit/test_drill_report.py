@@ -14,10 +14,9 @@ from drills.evidence.measurements import Measured
 from drills.reports.facts import MINUS, amount, moment, seconds, sentences
 from drills.reports.page import code, markdown, plain
 from drills.reports.tables import NUMBERS, further_numbers, numbers
-from tests.support.made_drill import TWO_FETCHERS, failed_run, happened, history, run
+from tests.support.made_drill import DRILLS, happened, history, run
 
 REPORTS = Path(__file__).with_name("drill_reports")
-DRILLS = {"passed": (run(), history()), "failed": (failed_run(), history(TWO_FETCHERS)), "aborted": ({}, [])}
 
 
 @pytest.mark.parametrize("drill", DRILLS)
