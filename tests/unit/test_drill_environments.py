@@ -18,6 +18,7 @@ from drills.environments.containers import Containers, EngineError
 from drills.environments.external import External
 from drills.evidence.files import granted_otherwise
 from drills.runner import DRILLS, DrillOptions
+from tests.support.made_drill import happened
 
 # ---- containers, and their removal after any error
 
@@ -135,31 +136,31 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
     return answer
 
 
-def test_tick_is_read_from_the_server(servers: Servers) -> None:
-    servers(400, 60_000, conf="clientPort=2181\ntickTime=250\nmaxClientCnxns=60\n")
-
-    environment = External("zk1:2181", 2000)
-
-    assert (environment.tick_s, environment.session_timeout_ms) == (0.25, 2000)
-    assert "conf" in str(environment.details["tick"])
+CONF = "clientPort=2181\ntickTime=250\nmaxClientCnxns=60\n"
 
 
-def test_unreported_tick_is_derived_from_the_granted_sessions(servers: Servers) -> None:
-    servers(1000, 10_000)
+@pytest.mark.parametrize(
+    ("least_ms", "most_ms", "conf", "asked_ms", "tick_s", "session_ms", "source"),
+    [
+        (400, 60_000, CONF, 2000, 0.25, 2000, "conf"),
+        (1000, 10_000, "", 1000, 0.5, 2000, ""),  # four ticks
+        (400, 40_000, "", 1000, 0.2, 8000, "assumed"),
+    ],
+    ids=[
+        "tick is read from the server",
+        "unreported tick is derived from the granted sessions",
+        "configured bounds give promises the shorter tick and sessions the longer",
+    ],
+)
+def test_tick_and_session_of_an_ensemble(
+    servers: Servers, least_ms: int, most_ms: int, conf: str, asked_ms: int, tick_s: float, session_ms: int, source: str
+) -> None:
+    servers(least_ms, most_ms, conf=conf)
 
-    environment = External("zk1:2181", 1000)
+    environment = External("zk1:2181", asked_ms)
 
-    assert environment.tick_s == 0.5
-    assert environment.session_timeout_ms == 2000, "four ticks"
-
-
-def test_configured_bounds_give_promises_the_shorter_tick_and_sessions_the_longer(servers: Servers) -> None:
-    servers(400, 40_000)
-
-    environment = External("zk1:2181", 1000)
-
-    assert (environment.tick_s, environment.session_timeout_ms) == (0.2, 8000)
-    assert str(environment.details["tick"]).startswith("assumed")
+    assert (environment.tick_s, environment.session_timeout_ms) == (tick_s, session_ms)
+    assert source in str(environment.details["tick"])
 
 
 def test_promises_are_derived_from_the_granted_session_timeout(servers: Servers) -> None:
@@ -174,18 +175,17 @@ def test_promises_are_derived_from_the_granted_session_timeout(servers: Servers)
     assert environment.chroot_of("now").startswith("/x/zk-group-drill-")
 
 
-@pytest.mark.parametrize("version", ["3.8.4", "3.6.0"])
-def test_zookeeper_without_zxids_in_watch_events_is_refused(servers: Servers, version: str) -> None:
-    servers(400, 4000, version=version)
+@pytest.mark.parametrize(
+    ("least_ms", "version", "reason"),
+    [(400, "3.8.4", r"3\.9 or newer"), (400, "3.6.0", r"3\.9 or newer"), (30_000, "3.9.5", "minSessionTimeout")],
+    ids=["3.8.4 has no zxids in watch events", "3.6.0 neither", "session timeouts over the limit"],
+)
+def test_servers_that_a_drill_cannot_use_are_refused(
+    servers: Servers, least_ms: int, version: str, reason: str
+) -> None:
+    servers(least_ms, 10 * least_ms, version=version)
 
-    with pytest.raises(UsageError, match=r"3\.9 or newer"):
-        External("zk1:2181", 2000)
-
-
-def test_session_timeouts_over_the_limit_are_refused(servers: Servers) -> None:
-    servers(30_000, 300_000)
-
-    with pytest.raises(UsageError, match="minSessionTimeout"):
+    with pytest.raises(UsageError, match=reason):
         External("zk1:2181", 2000)
 
 
@@ -201,28 +201,24 @@ def test_drills_with_faults_on_servers_cannot_run_on_an_external_ensemble() -> N
     assert {one.name for one in DRILLS.values() if one.lacks(External.can)} == SERVERS
 
 
-def test_a_process_that_was_granted_another_session_makes_a_run_inconclusive() -> None:
-    events = [
-        {"event": "session", "who": "node-1#5", "timeout": 4.0},
-        {"event": "session", "who": "node-2#6", "timeout": 2.0},
-        {"event": "session", "who": "hand", "timeout": 30.0},
-    ]
-
-    assert granted_otherwise(events, 2.0) == ["node-1#5 was granted a session of 4 s, not 2"]
+A_4, STRANGER_3 = "a#5 was granted a session of 4 s, not 2", "session 0x1f was granted a session of 3 s, not 2"
 
 
-def test_sessions_of_earlier_and_silent_processes_count() -> None:
-    events = [
-        {"event": "session", "session": 1, "who": "a#5", "timeout": 4.0, "asked": 2.0},
-        {"event": "session", "session": 2, "who": "a#5", "timeout": 2.0, "asked": 2.0},
-        {"event": "session", "session": 31, "who": "hand", "timeout": 3.0, "asked": 2.0},
-        {"event": "session", "session": 4, "who": "hand", "timeout": 5.0, "asked": 4.0},
-        {"event": "session", "session": 5, "who": "hand", "timeout": 20.0, "asked": 30.0},
-    ]
-
-    found = granted_otherwise(events, 2.0)
-
-    assert found == ["a#5 was granted a session of 4 s, not 2", "session 0x1f was granted a session of 3 s, not 2"]
+@pytest.mark.parametrize(
+    ("events", "found"),
+    [
+        ("1 a#5 session timeout=4.0; 2 b#6 session timeout=2.0; 3 hand session timeout=30.0", [A_4]),
+        (
+            "1 a#5 session session=1 timeout=4.0 asked=2.0; 2 a#5 session session=2 timeout=2.0 asked=2.0; "
+            "3 hand session session=31 timeout=3.0 asked=2.0; 4 hand session session=4 timeout=5.0 asked=4.0; "
+            "5 hand session session=5 timeout=20.0 asked=30.0",
+            [A_4, STRANGER_3],
+        ),
+    ],
+    ids=["another session of a process", "of an earlier and of a silent process"],
+)
+def test_session_granted_otherwise_makes_a_run_inconclusive(events: str, found: list[str]) -> None:
+    assert granted_otherwise(happened(events), 2.0) == found
 
 
 # ---- the faults that an environment permits
@@ -230,13 +226,6 @@ def test_sessions_of_earlier_and_silent_processes_count() -> None:
 
 NO_ROOM = "zookeeper-leader-cut-off needs servers that can be cut off from each other: use --docker"
 OWN = "zk1:2181/test"
-
-
-def test_named_drill_that_cannot_run_in_the_environment_is_a_usage_error() -> None:
-    with pytest.raises(UsageError) as mistake:
-        DrillOptions(("zookeeper-leader-cut-off",)).chosen()
-
-    assert str(mistake.value) == NO_ROOM
 
 
 def test_drills_that_cannot_run_in_the_environment_are_skipped_and_reported() -> None:
@@ -270,13 +259,6 @@ def test_drills_on_kafka_are_skipped_and_reported_without_a_broker(short: bool, 
     assert [*without, DRILLS["kafka-broker-sigkill"]] == with_broker
 
 
-def test_no_broker_is_started_beside_an_external_ensemble() -> None:
-    with pytest.raises(UsageError) as mistake:
-        DrillOptions(("kafka-broker-sigkill",), zk=OWN).chosen()
-
-    assert str(mistake.value) == "kafka-broker-sigkill needs a Kafka broker: no broker is started with --zk"
-
-
 def test_no_broker_is_started_beside_a_secured_ensemble() -> None:
     _, left_out = DrillOptions(is_all=True, kafka=True, is_secured=True).chosen()
 
@@ -286,6 +268,11 @@ def test_no_broker_is_started_beside_a_secured_ensemble() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
+        ({"names": ("zookeeper-leader-cut-off",)}, NO_ROOM),
+        (
+            {"names": ("kafka-broker-sigkill",), "zk": OWN},
+            "kafka-broker-sigkill needs a Kafka broker: no broker is started with --zk",
+        ),
         ({"is_all": True, "in_docker": True, "zk": OWN}, "--docker and --zk are mutually exclusive"),
         (
             {"is_all": True, "in_docker": True, "is_secured": True},
@@ -305,9 +292,11 @@ def test_no_broker_is_started_beside_a_secured_ensemble() -> None:
         ({}, "name the drills to run, or give one of --short and --all (see: drill list)"),
     ],
 )
-def test_mutually_exclusive_options_are_a_usage_error(options: dict[str, object], sentence: str) -> None:
+def test_options_that_exclude_each_other_or_a_named_drill_are_a_usage_error(
+    options: dict[str, object], sentence: str
+) -> None:
     with pytest.raises(UsageError) as mistake:
-        DrillOptions(**options)  # type: ignore[arg-type]
+        DrillOptions(**options).chosen()  # type: ignore[arg-type]
 
     assert str(mistake.value) == sentence
 
