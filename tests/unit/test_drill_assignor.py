@@ -9,13 +9,11 @@ from importlib.metadata import entry_points
 
 import pytest
 
-from consumer.assignment.base import Cluster
 from consumer.assignment.consumers import ENTRY_POINTS, client_assignors
-from consumer.assignment.metadata import ConsumerMetadata
 from coordinator.zk.errors import UsageError
-from coordinator.zk.znodes.records import Topic
 from drills.workloads import slot
 from drills.workloads.slot import DrillAssignor
+from tests.unit.test_client_cluster import assigned_by, subscribes
 
 
 class Gate:
@@ -31,18 +29,6 @@ class Gate:
 
     def pass_through(self) -> None:
         self.opened.wait()
-
-
-class NoLookup:
-    """Knows of no offset."""
-
-    def committed(self, partitions: object) -> dict[object, int]:
-        return {}
-
-    end_offsets = beginning_offsets = committed
-
-    def racks(self, partition: object) -> frozenset[str]:
-        return frozenset()
 
 
 @pytest.fixture
@@ -61,9 +47,8 @@ def loaded(misbehaves: str, gate: Gate, strategy: str = "cooperative-sticky") ->
 
 
 def shares(found: DrillAssignor) -> dict[str, int]:
-    cluster = Cluster({"t": Topic("t", "id", (0, 1, 2, 3))}, {}, NoLookup())  # type: ignore[arg-type]
-    metadata = {name: ConsumerMetadata({"t": 1}).to_bytes() for name in ("a", "b")}
-    return {name: len(one.partitions) for name, one in found.assign(cluster, metadata).items()}
+    assignment = assigned_by(found, "t:4", {"a": subscribes("t"), "b": subscribes("t")})
+    return {name: len(one.partitions) for name, one in assignment.items()}
 
 
 def test_assignor_is_found_by_its_entry_point_and_assigns_as_the_named_strategy(gate: Gate) -> None:

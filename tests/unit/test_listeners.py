@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.listeners.listeners import Agenda, Event
 from coordinator.listeners.topics import Interests
-from coordinator.zk.znodes.records import Registration
+from coordinator.zk.znodes.records import BLACK_LIST, WHITE_LIST, Registration
 from tests.unit.manual import Forever, ManualRuntime
 
 
@@ -73,16 +73,15 @@ def test_change_that_is_put_off_is_taken_at_its_time_and_once() -> None:
 # ---- the groups that a topic concerns (seed 000, `consumerGroupsPerTopic` and `groupsWithWildcardTopics`)
 
 
-def static(*topics: str) -> Registration:
-    return Registration("1", {topic: 1 for topic in topics})
-
-
-def white_list(pattern: str) -> Registration:
-    return Registration("1", {pattern: 1}, "white_list")
-
-
-def black_list(pattern: str) -> Registration:
-    return Registration("1", {pattern: 1}, "black_list")
+def registrations(text: str) -> list[Registration]:
+    """A member for each word: `t,u` names topics, `+w.*` has a white list and `-w.*` a black list."""
+    kinds = {"+": WHITE_LIST, "-": BLACK_LIST}
+    return [
+        Registration("1", {word[1:]: 1}, kinds[word[0]])
+        if word[0] in kinds
+        else Registration("1", dict.fromkeys(word.split(","), 1))
+        for word in text.split()
+    ]
 
 
 @pytest.fixture
@@ -90,72 +89,51 @@ def interests() -> Interests:
     return Interests(ManualRuntime())
 
 
-def test_a_topic_concerns_the_groups_whose_members_name_it(interests: Interests) -> None:
-    interests.update("g", [static("t"), static("t", "u")])
-    interests.update("h", [static("u")])
+CONCERNED: dict[str, tuple[str, dict[str, str]]] = {
+    "a topic concerns the groups whose members name it": ("g: t t,u; h: u", {"t": "g", "u": "g h"}),
+    "topic without subscribers affects no group": ("g: t", {"other": ""}),
+    "a wildcard concerns topics that do not exist yet": (
+        "g: +flights.*; h: -flights.*",
+        {"flights-2013": "g", "weather": "h"},
+    ),
+    "joiners topics and wildcards are added": ("g: t; g: t u +w.*", {"u": "g", "weather": "g"}),  # hole 8 of the seed
+    "topic of a departed last subscriber affects no group": ("g: t u +w.*; g: u", {"t": "", "weather": "", "u": "g"}),
+    "subscription changed in place is detected": ("g: t; g: u", {"t": "", "u": "g"}),
+    "invalid pattern does not affect the others": ("g: +( t +w.*", {"t": "g", "weather": "g"}),
+}
+"""Updates of groups, and the groups that topics concern then."""
 
-    assert interests.groups_of("t") == {"g"}
-    assert interests.groups_of("u") == {"g", "h"}
+
+@pytest.mark.parametrize("title", CONCERNED)
+def test_groups_that_a_topic_concerns(interests: Interests, title: str) -> None:
+    updates, concerned = CONCERNED[title]
+
+    for group, _, members in (update.strip().partition(": ") for update in updates.split(";")):
+        interests.update(group, registrations(members))
+
+    assert {topic: interests.groups_of(topic) for topic in concerned} == {
+        topic: set(groups.split()) for topic, groups in concerned.items()
+    }
+
+
+def test_groups_are_known_by_topic_until_they_leave(interests: Interests) -> None:
+    interests.update("g", registrations("t t,u"))
+    interests.update("h", registrations("u"))
     assert interests.consumer_groups_per_topic == {"t": {"g"}, "u": {"g", "h"}}
 
-
-def test_topic_without_subscribers_affects_no_group(interests: Interests) -> None:
-    interests.update("g", [static("t")])
-
-    assert interests.groups_of("other") == set()
-
-
-def test_a_wildcard_concerns_topics_that_do_not_exist_yet(interests: Interests) -> None:
-    interests.update("g", [white_list("flights.*")])
-    interests.update("h", [black_list("flights.*")])
-
-    assert interests.groups_of("flights-2013") == {"g"}
-    assert interests.groups_of("weather") == {"h"}
-
-
-def test_joiners_topics_and_wildcards_are_added(interests: Interests) -> None:
-    """Hole 8 of the seed."""
-    interests.update("g", [static("t")])
-
-    interests.update("g", [static("t"), static("u"), white_list("w.*")])
-
-    assert interests.groups_of("u") == {"g"}
-    assert interests.groups_of("weather") == {"g"}
-
-
-def test_topic_of_a_departed_last_subscriber_affects_no_group(interests: Interests) -> None:
-    interests.update("g", [static("t"), static("u"), white_list("w.*")])
-
-    interests.update("g", [static("u")])
-
-    assert interests.groups_of("t") == set()
-    assert interests.groups_of("weather") == set()
-    assert interests.consumer_groups_per_topic == {"u": {"g"}}
+    interests.update("g", registrations("t u +w.*"))
+    interests.update("g", registrations("u"))
+    assert interests.consumer_groups_per_topic == {"u": {"g", "h"}}
     assert interests.groups_with_wildcard_topics == {}
 
 
-def test_subscription_changed_in_place_is_detected(interests: Interests) -> None:
-    interests.update("g", [static("t")])
-
-    interests.update("g", [static("u")])
-
-    assert (interests.groups_of("t"), interests.groups_of("u")) == (set(), {"g"})
-
-
 def test_removed_group_leaves_no_interest_behind(interests: Interests) -> None:
-    interests.update("g", [static("t"), white_list(".*")])
+    interests.update("g", registrations("t +.*"))
 
     interests.forget("g")
 
     assert interests.consumer_groups_per_topic == {}
     assert interests.groups_with_wildcard_topics == {}
-
-
-def test_invalid_pattern_does_not_affect_the_others(interests: Interests) -> None:
-    interests.update("g", [white_list("("), static("t"), white_list("w.*")])
-
-    assert interests.groups_of("t") == {"g"}
-    assert interests.groups_of("weather") == {"g"}
 
 
 class Unlooked(dict[str, set[str]]):
@@ -168,11 +146,11 @@ class Unlooked(dict[str, set[str]]):
 
 
 def test_a_change_looks_only_at_the_topics_that_changed(interests: Interests) -> None:
-    interests.update("big", [static(*(f"invented-{number}" for number in range(1000)))])
+    interests.update("big", registrations(",".join(f"invented-{number}" for number in range(1000))))
     interests.consumer_groups_per_topic = Unlooked(interests.consumer_groups_per_topic)
 
-    interests.update("g", [static("t")])
-    interests.update("g", [static("u")])
+    interests.update("g", registrations("t"))
+    interests.update("g", registrations("u"))
     interests.forget("g")
 
     assert interests.groups_of("u") == set()
@@ -180,6 +158,6 @@ def test_a_change_looks_only_at_the_topics_that_changed(interests: Interests) ->
 
 
 def test_equal_wildcards_of_many_members_are_matched_once(interests: Interests) -> None:
-    interests.update("g", [white_list("fl.*") for _ in range(50)])
+    interests.update("g", registrations("+fl.* " * 50))
 
     assert len(interests.groups_with_wildcard_topics["g"]) == 1

@@ -16,23 +16,36 @@ from coordinator.zk.znodes.regions import RESET, Region, RegionRequest
 from tests.property.tree import MemoryTree, MemoryTreeStore
 
 PATH = "/counter"
+Hook = Callable[[int], object]
 
 
 class Disturbed(MemoryTreeStore):
-    """Calls `disturb` with its number before each commit; its errors are raised after the commit."""
+    """Calls `before` and `after` with its number at each commit; their errors take the place of the reply."""
 
-    def __init__(self, tree: MemoryTree, disturb: Callable[[int], Exception | None]) -> None:
+    def __init__(self, tree: MemoryTree, before: Hook | None = None, after: Hook | None = None) -> None:
         super().__init__(tree, 1, lambda: None, 3.0)
-        self._disturb = disturb
+        self._before, self._after = before, after
         self.commits = 0
 
     def commit(self, operations: Sequence[Operation]) -> list[str]:
         self.commits += 1
-        error = self._disturb(self.commits)
+        if self._before is not None:
+            self._before(self.commits)
         made = super().commit(operations)
-        if error is not None:
-            raise error
+        if self._after is not None:
+            self._after(self.commits)
         return made
+
+
+def reply_lost(tree: MemoryTree, meanwhile: Callable[[], object] = lambda: None) -> Disturbed:
+    """Loses the reply of the first commit that did happen; then `meanwhile` runs, before anything is read again."""
+
+    def lose(nth: int) -> None:
+        if nth == 1:
+            meanwhile()
+            raise OutcomeUnknown("the reply was lost")
+
+    return Disturbed(tree, after=lose)
 
 
 def a_tree() -> MemoryTree:
@@ -60,7 +73,7 @@ def test_znode_changed_by_another_client_is_read_again() -> None:
 
 def test_a_commit_whose_reply_was_lost_is_not_sent_again_once_it_has_happened() -> None:
     tree = a_tree()
-    store = Disturbed(tree, lambda nth: OutcomeUnknown("the reply was lost") if nth == 1 else None)
+    store = reply_lost(tree)
 
     assert update(store, PATH, counted) == 2
     assert (tree.data(PATH), store.commits) == (b"2", 1)
@@ -79,7 +92,7 @@ def test_a_commit_that_was_lost_is_sent_again() -> None:
 
 def test_a_znode_that_keeps_changing_ends_the_update() -> None:
     tree = a_tree()
-    store = Disturbed(tree, lambda nth: tree.commit([SetData(PATH, b"10")], 0) and None)
+    store = Disturbed(tree, lambda nth: tree.commit([SetData(PATH, b"10")], 0))
 
     with pytest.raises(StoreError, match="/counter keeps changing"):
         update(store, PATH, counted)
@@ -87,32 +100,15 @@ def test_a_znode_that_keeps_changing_ends_the_update() -> None:
 
 
 def test_update_without_a_change_commits_nothing() -> None:
-    store = Disturbed(a_tree(), lambda nth: None)
+    store = Disturbed(a_tree())
 
     assert update(store, PATH, lambda node: Change((), node is not None))
     assert store.commits == 0
 
 
-class LostReply(MemoryTreeStore):
-    """Loses the reply of the first commit that did happen; then `meanwhile` runs, before anything is read again."""
-
-    def __init__(self, tree: MemoryTree, meanwhile: Callable[[], None]) -> None:
-        super().__init__(tree, 1, lambda: None, 3.0)
-        self._meanwhile = meanwhile
-        self.commits = 0
-
-    def commit(self, operations: Sequence[Operation]) -> list[str]:
-        made = super().commit(operations)
-        self.commits += 1
-        if self.commits == 1:
-            self._meanwhile()
-            raise OutcomeUnknown("the reply was lost")
-        return made
-
-
 def test_deletion_with_a_lost_reply_leaves_a_successor_of_the_same_name_alone() -> None:
     tree = a_tree()
-    store = LostReply(tree, lambda: tree.put(PATH, b"1"))
+    store = reply_lost(tree, lambda: tree.put(PATH, b"1"))
 
     def removed(node: Node | None) -> Change[None]:
         assert node is not None
@@ -127,7 +123,7 @@ def test_topic_deletion_with_a_lost_reply_leaves_a_topic_created_again_alone() -
     tree, brokers = MemoryTree(), Brokers("/brokers")
     tree.ensure(brokers.topics)
     create_topic(tree.open(), brokers, "t", 2)
-    store = LostReply(tree, lambda: create_topic(tree.open(), brokers, "t", 3))
+    store = reply_lost(tree, lambda: create_topic(tree.open(), brokers, "t", 3))
 
     delete_topic(store, brokers, "t")
 
@@ -138,7 +134,7 @@ def test_region_request_with_a_lost_reply_is_not_sent_again_once_it_may_be_answe
     tree, paths = MemoryTree(), RegionPaths("r")
     tree.ensure(REGIONS)
     tree.put(paths.root, Region(groups=("g",)).to_bytes())
-    store = LostReply(tree, lambda: tree.commit([Delete(paths.request)], 0))
+    store = reply_lost(tree, lambda: tree.commit([Delete(paths.request)], 0))
 
     with pytest.raises(StoreError, match="the reply to the request for region r was lost: look at"):
         request(store, "r", RegionRequest(RESET, "ann"))
