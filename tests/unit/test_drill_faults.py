@@ -8,7 +8,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -252,9 +252,8 @@ def server_context(ca: trustme.CA, host: str) -> ssl.SSLContext:
 
 @pytest.fixture
 def server(ca: trustme.CA) -> Iterator[EchoServer]:
-    server = EchoServer(server_context(ca, "127.0.0.1"))
-    yield server
-    server.close()
+    with closing(EchoServer(server_context(ca, "127.0.0.1"))) as server:
+        yield server
 
 
 def connection_to(proxy: Proxy) -> socket.socket:
@@ -317,34 +316,25 @@ def test_cut_ends_a_connection_under_tls_and_the_next_one_works(server: EchoServ
 def test_a_server_whose_certificate_is_refused_gets_no_byte(ca: trustme.CA, access: ZooKeeperAccess, lie: str) -> None:
     issuer, host = (trustme.CA(), "127.0.0.1") if lie == "foreign CA" else (ca, "zk.example.org")
     server = EchoServer(server_context(issuer, host))
-    try:
-        with Proxy(server.address, access=access) as proxy, connection_to(proxy) as client:
-            assert client.recv(1) == b""
-    finally:
-        server.close()
+    with closing(server), Proxy(server.address, access=access) as proxy, connection_to(proxy) as client:
+        assert client.recv(1) == b""
 
 
 def test_name_of_a_certificate_does_not_matter_without_its_check(ca: trustme.CA, access: ZooKeeperAccess) -> None:
     unchecked = ZooKeeperAccess(zk_tls=True, zk_tls_ca=access.zk_tls_ca, zk_tls_check_hostname=False)
     server = EchoServer(server_context(ca, "zk.example.org"))
-    try:
-        with Proxy(server.address, access=unchecked) as proxy, connection_to(proxy) as client:
-            client.sendall(packet(1))
-            assert received(client, 12) == packet(1)
-    finally:
-        server.close()
+    with closing(server), Proxy(server.address, access=unchecked) as proxy, connection_to(proxy) as client:
+        client.sendall(packet(1))
+        assert received(client, 12) == packet(1)
 
 
 def test_server_that_hangs_in_the_handshake_holds_up_no_other_connection(
     ca: trustme.CA, access: ZooKeeperAccess
 ) -> None:
-    server = EchoServer(server_context(ca, "127.0.0.1"), is_paused=True)
-    try:
-        with Proxy(server.address, access=access) as proxy:
-            with connection_to(proxy) as first, connection_to(proxy):
-                eventually(lambda: len(server.opened) == 2, 2, "both connections reach the server")
-                proxy.cut()
-                assert first.recv(1) == b""
-            eventually(lambda: proxy.connections == 0, 2, "their handshakes are given up")
-    finally:
-        server.close()
+    paused = EchoServer(server_context(ca, "127.0.0.1"), is_paused=True)
+    with closing(paused), Proxy(paused.address, access=access) as proxy:
+        with connection_to(proxy) as first, connection_to(proxy):
+            eventually(lambda: len(paused.opened) == 2, 2, "both connections reach the server")
+            proxy.cut()
+            assert first.recv(1) == b""
+        eventually(lambda: proxy.connections == 0, 2, "their handshakes are given up")

@@ -39,17 +39,18 @@ print(ended.wait(float(sys.argv[1])))
 """
 
 
+def printed(program: str, *words: str, before: str = "") -> str:
+    command = [*before.split(), sys.executable, "-c", program, *words]
+    root = Path(__file__).parents[2]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=30, check=True).stdout
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("before", "waits", "is_ended"), [("env --default-signal=HUP", "10", "True\n"), ("nohup", "0.2", "False\n")]
 )
 def test_hangup_ends_a_process_in_order_unless_it_is_ignored(before: str, waits: str, is_ended: str) -> None:
-    root = Path(__file__).parents[2]
-
-    words = [*before.split(), sys.executable, "-c", HANGUP, waits]
-    done = subprocess.run(words, cwd=root, capture_output=True, text=True, timeout=30, check=True)
-
-    assert done.stdout == is_ended
+    assert printed(HANGUP, waits, before=before) == is_ended
 
 
 COMMANDS = ("consumer.cli run --group g --topics t --log-dir kafka:", "coordinator.cli run --node a")
@@ -73,10 +74,4 @@ def test_node_and_consumer_commands_leave_on_a_hangup(command: str, monkeypatch:
 
 
 def test_signal_during_a_lock_of_its_event_blocks_nothing() -> None:
-    root = Path(__file__).parents[2]
-
-    done = subprocess.run(
-        [sys.executable, "-c", IN_THE_MIDST], cwd=root, capture_output=True, text=True, timeout=30, check=True
-    )
-
-    assert done.stdout == "True\n"
+    assert printed(IN_THE_MIDST) == "True\n"
