@@ -155,9 +155,6 @@ def test_region_request_with_a_lost_reply_is_not_sent_again_once_it_may_be_answe
 # ---- `topics sync`: only its own znodes change, and only for their own cluster
 
 
-# ---- only its own znodes change, and only for their own cluster
-
-
 STAT = Stat(1, 1, 1, 0, 0, 0, 0)
 
 
@@ -219,7 +216,7 @@ def test_error_of_the_brokers_is_raised_when_no_topic_is_readable() -> None:
     assert readable_topics({}) == ({}, {})
 
 
-# ---- the offsets committed to Kafka, and the outcome of each
+# ---- `groups export-offsets`: the offsets committed to Kafka, and the outcome of each
 
 
 class Kafka:
