@@ -25,24 +25,12 @@ from coordinator.zk.znodes import group_state, paths, records, regions, segments
 from coordinator.zk.znodes.forms import Record
 from coordinator.zk.znodes.json_fields import MAX_ZNODE_BYTES, Fields
 from coordinator.zk.znodes.partitions import Discontinuity, TopicPartition
-from coordinator.zk.znodes.paths import (
-    ACL_POLICY,
-    COORDINATOR,
-    COORDINATOR_EPOCH,
-    DRILL,
-    NODES,
-    PAUSED,
-    Brokers,
-    GroupPaths,
-    ask_name,
-    sequence,
-)
 from tests.support import pages
 from tests.support.access_table import AccessRow, access_table
 
 DOCUMENT = pages.page("../zk_paths.md")
 PART = frozenset([TopicPartition("t", 0)])
-PATHS = GroupPaths("[group]")
+PATHS = paths.GroupPaths("[group]")
 CLIENT_SIDE = group_state.ClientSide("consumer", "ask-1", True, ("i",), 1, "ask-2", "ask-0")
 OFFER = group_state.ClientProtocols(("lag",), {"lag": ""}, "jobs", is_preferred=False, rejoins=1, digest="read")
 ASK = "ask-[number]"
@@ -204,40 +192,39 @@ def test_every_record_is_written_with_all_of_its_fields() -> None:
 
 
 @pytest.mark.parametrize(
-    "path",
+    ("path", "shown"),
     [
-        ACL_POLICY,
-        PATHS.acl,
-        COORDINATOR,
-        COORDINATOR_EPOCH,
-        DRILL,
-        f"{NODES}/[session]",
-        PAUSED,
-        PATHS.request,
-        Brokers().topic("[topic]"),
-        PATHS.state,
-        PATHS.id("[consumer]"),
-        PATHS.channel("[consumer]"),
-        PATHS.command("[consumer]", "command-[seq]"),
-        PATHS.owners + "/[topic]/[partition]",
-        PATHS.offsets + "/[topic]/[partition]",
-        PATHS.segments,
-        PATHS.segment("segment-[seq]"),
-        PATHS.queries,
-        PATHS.query("[query]"),
-        PATHS.pools,
-        PATHS.pool("[pool]"),
-        PATHS.history + "/rebalance-[generation]",
-        PATHS.sync,
-        PATHS.ask(ASK),
-        PATHS.member_answer(ASK, "[consumer]"),
-        PATHS.answer(ASK),
-        PATHS.sync_request,
+        (paths.ACL_POLICY, "/consumers/acl"),
+        (PATHS.acl, ".../[group]/acl"),
+        (paths.COORDINATOR, "/consumers/coordinator"),
+        (paths.COORDINATOR_EPOCH, "/consumers/coordinator_epoch"),
+        (paths.DRILL, "/consumers/drill"),
+        (f"{paths.NODES}/[session]", "/consumers/nodes/[session]"),
+        (paths.PAUSED, "/consumers/paused"),
+        (PATHS.request, ".../[group]/request"),
+        (paths.Brokers().topic("[topic]"), "/brokers/topics/[topic]"),
+        (PATHS.state, ".../[group]/state"),
+        (PATHS.id("[consumer]"), ".../[group]/ids/[consumer]"),
+        (PATHS.channel("[consumer]"), ".../[group]/channel/[consumer]"),
+        (PATHS.command("[consumer]", "command-[seq]"), ".../[group]/channel/[consumer]/command-[seq]"),
+        (PATHS.owners + "/[topic]/[partition]", ".../[group]/owners/[topic]/[partition]"),
+        (PATHS.offsets + "/[topic]/[partition]", ".../[group]/offsets/[topic]/[partition]"),
+        (PATHS.segments, ".../[group]/segments"),
+        (PATHS.segment("segment-[seq]"), ".../[group]/segments/segment-[seq]"),
+        (PATHS.queries, ".../[group]/queries"),
+        (PATHS.query("[query]"), ".../[group]/queries/[query]"),
+        (PATHS.pools, ".../[group]/pools"),
+        (PATHS.pool("[pool]"), ".../[group]/pools/[pool]"),
+        (PATHS.history + "/rebalance-[generation]", ".../[group]/history/rebalance-[generation]"),
+        (PATHS.sync, ".../[group]/sync"),
+        (PATHS.ask(ASK), ".../[group]/sync/ask-[number]"),
+        (PATHS.member_answer(ASK, "[consumer]"), ".../[group]/sync/ask-[number]/member-[consumer]"),
+        (PATHS.answer(ASK), ".../[group]/sync/ask-[number]/answer"),
+        (PATHS.sync_request, ".../[group]/sync_request"),
     ],
 )
-def test_every_path_is_in_the_documents_table(path: str) -> None:
-    shown = path.replace("/consumers/groups/[group]/", ".../[group]/")
-
+def test_every_path_is_in_the_documents_table(path: str, shown: str) -> None:
+    assert path.replace("/consumers/groups/[group]/", ".../[group]/") == shown
     assert f"| `{shown}` |" in DOCUMENT
 
 
@@ -276,7 +263,7 @@ def test_examples_of_client_side_assignment_are_readable_by_the_code() -> None:
     ):
         example = examples(title)[0].encode()
         assert kind.parse(title, example).to_bytes() == example
-    assert ask_name(31) in section("sync/ask-[number]") + section("sync_request") + section("state")
+    assert paths.ask_name(31) in section("sync/ask-[number]") + section("sync_request") + section("state")
 
 
 # ---- access control
@@ -333,30 +320,21 @@ def test_the_bounds_of_identities_are_the_documents() -> None:
 # ---- paths
 
 
-G = GroupPaths("flights")
+G = paths.GroupPaths("flights")
 
 
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        (paths.COORDINATOR, "/consumers/coordinator"),
-        (paths.COORDINATOR_EPOCH, "/consumers/coordinator_epoch"),
-        (Brokers().topics, "/brokers/topics"),
-        (Brokers().topic("t"), "/brokers/topics/t"),
-        (Brokers("/kafka/brokers").topic("t"), "/kafka/brokers/topics/t"),
-        (Brokers().ids, "/brokers/ids"),
-        (Brokers("/kafka/brokers").id("0"), "/kafka/brokers/ids/0"),
-        (G.state, "/consumers/groups/flights/state"),
+        (paths.Brokers().topics, "/brokers/topics"),
+        (paths.Brokers("/kafka/brokers").topic("t"), "/kafka/brokers/topics/t"),
+        (paths.Brokers().ids, "/brokers/ids"),
+        (paths.Brokers("/kafka/brokers").id("0"), "/kafka/brokers/ids/0"),
         (G.rebalance(12), "/consumers/groups/flights/history/rebalance-0000000012"),
-        (G.id("c1"), "/consumers/groups/flights/ids/c1"),
-        (G.channel("c1"), "/consumers/groups/flights/channel/c1"),
-        (G.command("c1", "command-0000000001"), "/consumers/groups/flights/channel/c1/command-0000000001"),
         (G.command_prefix("c1"), "/consumers/groups/flights/channel/c1/command-"),
         (G.owner("t", 3), "/consumers/groups/flights/owners/t/3"),
         (G.offset("t", 3), "/consumers/groups/flights/offsets/t/3"),
-        (G.segment("segment-0000000001"), "/consumers/groups/flights/segments/segment-0000000001"),
         (G.segment_prefix, "/consumers/groups/flights/segments/segment-"),
-        (G.query("q"), "/consumers/groups/flights/queries/q"),
     ],
 )
 def test_path_is_the_documented_one(path: str, expected: str) -> None:
@@ -418,7 +396,7 @@ def test_parents_of_a_group_are_in_order_of_creation() -> None:
     ],
 )
 def test_the_number_that_zookeeper_appended_is_read(name: str, number: int) -> None:
-    assert sequence(name) == number
+    assert paths.sequence(name) == number
 
 
 @pytest.mark.parametrize(
@@ -426,4 +404,4 @@ def test_the_number_that_zookeeper_appended_is_read(name: str, number: int) -> N
     ["", "command", "command-", "command-1", "command-00000000001", "command-000000000x", "command-" + "\u0661" * 10],
 )
 def test_a_name_that_zookeeper_did_not_number_has_no_number(name: str) -> None:
-    assert sequence(name) is None
+    assert paths.sequence(name) is None
