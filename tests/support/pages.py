@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final, NamedTuple
 
 import click
 
@@ -99,3 +100,29 @@ def parse(command_line: str, may_lack_arguments: bool = False) -> None:
     is_name = rest in ([], ["--help"], ["--version"]) and (may_lack_arguments or isinstance(command, click.Group))
     if not is_name:
         command.make_context(words[0], rest, parent=context.parent, resilient_parsing=False)
+
+
+# ---- access control
+
+ALL: Final = "all"
+READERS: Final = "readers"
+NONE: Final = "none"
+HEADER: Final = ["znode", "C", "M", "read by others", "created by", "written by", "removed by"]
+
+
+class AccessRow(NamedTuple):
+    """A row of the table of access control in zk_paths.md; letters are zkCli's, parties `C` and `M`."""
+
+    coordinators: str
+    members: str
+    others: str
+    created_by: str
+    written_by: str
+    removed_by: str
+
+
+def access_table() -> dict[str, AccessRow]:
+    """Path -> its row, in the order of the page."""
+    header, *found = rows(section(page("../zk_paths.md"), "The table"))
+    assert header == HEADER
+    return {path.strip("`"): AccessRow(*cells) for path, *cells in found}

@@ -26,7 +26,7 @@ from coordinator.zk.znodes.forms import Record
 from coordinator.zk.znodes.json_fields import MAX_ZNODE_BYTES, Fields
 from coordinator.zk.znodes.partitions import Discontinuity, TopicPartition
 from tests.support import pages
-from tests.support.access_table import AccessRow, access_table
+from tests.support.pages import AccessRow, access_table
 
 DOCUMENT = pages.page("../zk_paths.md")
 PART = frozenset([TopicPartition("t", 0)])
