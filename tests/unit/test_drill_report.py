@@ -48,10 +48,6 @@ def test_external_texts_add_no_markup_and_no_lines() -> None:
     assert code("a`b|c") == "`` a`b¦c ``"
 
 
-def test_the_same_run_gives_the_same_report() -> None:
-    assert markdown(run(), history()) == markdown(*json.loads(json.dumps([run(), history()])))
-
-
 STOOD = {"t-0": 0.05, "t-1": 2.16, "t-2": 0.05, "t-3": 2.1, "t-4": 0.05, "t-5": 0.05, "t-6": 0.0}
 
 
