@@ -27,12 +27,6 @@ Answer = Callable[[str], str]
 """Output of a command, by its arguments; it may raise."""
 
 
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The commands sent to an engine that returns nothing."""
-    return answering(monkeypatch, lambda _: "")
-
-
 def answering(monkeypatch: pytest.MonkeyPatch, answer: Answer) -> list[str]:
     """An engine; returns the commands sent to it."""
     heard: list[str] = []
@@ -48,8 +42,9 @@ def answering(monkeypatch: pytest.MonkeyPatch, answer: Answer) -> list[str]:
 
 
 def test_no_two_runs_have_one_compose_project_though_their_process_ids_are_equal(
-    tmp_path: Path, asked: list[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    asked = answering(monkeypatch, lambda _: "")
     first, second = Containers(tmp_path), Containers(tmp_path)
 
     assert first.project != second.project

@@ -11,7 +11,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import psutil
 import pytest
@@ -33,41 +35,29 @@ from tests.support.wait import eventually
 NAME = "coordinator-sigkill"
 
 
-class Away:
-    """An ensemble without connections."""
-
-    kind = "embedded"
-    addresses = ("127.0.0.1:1",)
-    tick_s = 0.2
-    is_observed = False
-    touches = ("nothing",)
-    access = DrillAccess()
-    details: dict[str, object] = {}
-
-    def is_healthy(self) -> bool:
-        return False
-
-    def heal(self) -> None:
-        raise ZooKeeperUnreachable("no ZooKeeper server answers")
-
-    def adjust(self, settings: Settings) -> Settings:
-        return settings
-
-    def chroot_of(self, name: str) -> str:
-        return f"/{name}"
-
-    def version(self) -> str:
-        return ""
-
-    def cleared(self, chroot: str, keep: bool) -> Any:
-        return nullcontext()
+AWAY: Any = SimpleNamespace(
+    kind="embedded",
+    addresses=("127.0.0.1:1",),
+    tick_s=0.2,
+    is_observed=False,
+    touches=("nothing",),
+    access=DrillAccess(),
+    details={},
+    is_healthy=lambda: False,
+    heal=MagicMock(side_effect=ZooKeeperUnreachable("no ZooKeeper server answers")),
+    adjust=lambda settings: settings,
+    chroot_of=lambda name: f"/{name}",
+    version=lambda: "",
+    cleared=lambda chroot, keep: nullcontext(),
+)
+"""An ensemble without connections."""
 
 
 def test_aborted_drill_has_evidence_and_is_inconclusive(tmp_path: Path) -> None:
     reader = cast(DataFrameReader, None)  # it gets no requests
     options = DrillOptions((NAME,), runs=tmp_path)
 
-    run = run_drill(DRILLS[NAME], cast(Environment, Away()), reader, options, 1, lambda _: None)
+    run = run_drill(DRILLS[NAME], AWAY, reader, options, 1, lambda _: None)
 
     assert run.verdict == "INCONCLUSIVE"
     assert run.document["why"][0] == "aborted: no ZooKeeper server answers"
@@ -101,19 +91,9 @@ class Standing(Embedded):
         """Without a folder."""
 
 
-class NoReader:
-    """In place of the reading Spark application."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def close(self) -> None:
-        """Nothing to end."""
-
-
 @pytest.fixture(autouse=True)
 def standing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "DataFrameReader", NoReader)
+    monkeypatch.setattr(cli, "DataFrameReader", MagicMock())
     monkeypatch.setattr(cli, "_opened", lambda *_: nullcontext((Standing(), None)))
 
 

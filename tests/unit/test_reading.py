@@ -1,4 +1,4 @@
-"""Reads of a turn in the order of the protocol, and first-seen times; and groups that do not fit into one multi."""
+"""Reads of a turn in the order of the protocol, and first-seen times."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from coordinator.assignors import RangeAssignor
 from coordinator.planning.plan import plan
 from coordinator.planning.snapshot import Snapshot
 from coordinator.rebalance.group_reader import GroupReader
-from coordinator.rebalance.rebalancer import PARTITIONS_A_STEP
 from coordinator.zk.store import Create, Delete, Listing, Node, SetData, Watch
 from coordinator.zk.znodes.json_fields import MAX_COUNT
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import Channel
 from tests.property.group_world import GROUP, PATHS, GroupWorld
-from tests.property.test_convergence import assert_everything_is_assigned, settle
+from tests.property.test_convergence import settle
 from tests.property.tree import MemoryTreeStore
 from tests.support.terms import a_term
 
@@ -37,8 +36,7 @@ class Recorded(MemoryTreeStore):
         return super().children(path, watch)
 
 
-@pytest.fixture
-def world() -> GroupWorld:
+def a_world() -> GroupWorld:
     world = GroupWorld(RangeAssignor())
     world.topic("t", 4)
     world.start("a", {"t": 1})
@@ -57,8 +55,9 @@ def read(world: GroupWorld, some: GroupReader) -> Snapshot:
     return found
 
 
-def test_a_turn_reads_state_then_commands_then_channels_then_ids_then_owners(world: GroupWorld) -> None:
+def test_a_turn_reads_state_then_commands_then_channels_then_ids_then_owners() -> None:
     """A model of the protocol finds two owners when a channel is read before its commands, or the state after them."""
+    world = a_world()
     world.tree.put(f"{PATHS.command_prefix('a')}0000000099", b"{}")
     store = Recorded(world)
 
@@ -80,7 +79,8 @@ def test_a_turn_reads_state_then_commands_then_channels_then_ids_then_owners(wor
     assert at(f"data {PATHS.id('b')}") < at(f"children {PATHS.owners_of('t')}")
 
 
-def test_age_of_a_command_counts_from_its_first_read_by_the_coordinator(world: GroupWorld) -> None:
+def test_age_of_a_command_counts_from_its_first_read_by_the_coordinator() -> None:
+    world = a_world()
     some = reader(world)
     read(world, some)
     world.tree.commit([Create(PATHS.command_prefix("a"), b"{}", sequential=True)], 0)
@@ -96,7 +96,8 @@ def test_age_of_a_command_counts_from_its_first_read_by_the_coordinator(world: G
     assert sent.age_s == 0.0  # another coordinator, another epoch: every member gets the whole time again
 
 
-def test_sign_of_life_is_timed_by_the_observed_change_of_the_channel(world: GroupWorld) -> None:
+def test_sign_of_life_is_timed_by_the_observed_change_of_the_channel() -> None:
+    world = a_world()
     some = reader(world)
     read(world, some)
     world.runtime.now += 2.0
@@ -109,7 +110,8 @@ def test_sign_of_life_is_timed_by_the_observed_change_of_the_channel(world: Grou
     assert read(world, some).channels["b"].idle_s == 2.0
 
 
-def test_removed_state_restarts_at_the_last_generation_of_the_history(world: GroupWorld) -> None:
+def test_removed_state_restarts_at_the_last_generation_of_the_history() -> None:
+    world = a_world()
     before = world.state.generation
     world.tree.commit([SetData(PATHS.state, b"{")], 0)
 
@@ -118,7 +120,8 @@ def test_removed_state_restarts_at_the_last_generation_of_the_history(world: Gro
     assert found.state.generation == before
 
 
-def test_state_lost_with_its_history_restarts_at_the_generation_written_here(world: GroupWorld) -> None:
+def test_state_lost_with_its_history_restarts_at_the_generation_written_here() -> None:
+    world = a_world()
     some = reader(world)
     some.decided(plan(read(world, some), world.assignors))
     before = world.state.generation
@@ -131,7 +134,8 @@ def test_state_lost_with_its_history_restarts_at_the_generation_written_here(wor
 
 
 @pytest.mark.parametrize("said", [10**6, MAX_COUNT, MAX_COUNT + 1, 2**63 - 1])
-def test_no_generation_that_a_member_writes_raises_the_groups(world: GroupWorld, said: int) -> None:
+def test_no_generation_that_a_member_writes_raises_the_groups(said: int) -> None:
+    world = a_world()
     before = world.state
     channel = world.channels()["a"]
     world.tree.commit([SetData(PATHS.channel("a"), replace(channel, generation=said).to_bytes())], 0)
@@ -143,7 +147,8 @@ def test_no_generation_that_a_member_writes_raises_the_groups(world: GroupWorld,
     assert (found.channels["a"].channel is None) == (said > MAX_COUNT)
 
 
-def test_lost_state_hands_no_partition_on_while_earlier_evictions_are_unknown(world: GroupWorld) -> None:
+def test_lost_state_hands_no_partition_on_while_earlier_evictions_are_unknown() -> None:
+    world = a_world()
     world.tree.commit([SetData(PATHS.state, b"{")], 0)
     world.processes[0].expire()
     some = reader(world)
@@ -162,8 +167,9 @@ def test_lost_state_hands_no_partition_on_while_earlier_evictions_are_unknown(wo
     assert "unknown" not in {mark.consumer for mark in plan(after, world.assignors).state.marks}
 
 
-def test_state_that_is_lost_again_is_waited_for_again(world: GroupWorld) -> None:
+def test_state_that_is_lost_again_is_waited_for_again() -> None:
     """An eviction between the two losses has its mark in neither."""
+    world = a_world()
     some = reader(world)
     for _ in range(2):
         world.tree.commit([SetData(PATHS.state, b"{")], 0)
@@ -174,7 +180,8 @@ def test_state_that_is_lost_again_is_waited_for_again(world: GroupWorld) -> None
     assert mark.partitions
 
 
-def test_partition_running_without_an_owner_znode_is_not_reassigned(world: GroupWorld) -> None:
+def test_partition_running_without_an_owner_znode_is_not_reassigned() -> None:
+    world = a_world()
     held = sorted(world.channels()["a"].running)
     world.tree.commit([Delete(PATHS.owner(*partition)) for partition in held], 0)
     world.tree.commit([SetData(PATHS.id("a"), b"{")], 0)  # it cannot be asked to stop, but it lives
@@ -188,7 +195,8 @@ def test_partition_running_without_an_owner_znode_is_not_reassigned(world: Group
     assert not set(world.channels()["b"].running) & set(held)
 
 
-def test_invalid_names_are_ignored(world: GroupWorld) -> None:
+def test_invalid_names_are_ignored() -> None:
+    world = a_world()
     world.tree.put(f"{PATHS.channels}/with space", b"{}")
     world.tree.put(f"{PATHS.ids}/with space", b"{}")
     world.tree.put(f"{PATHS.owners}/with space", b"")
@@ -203,7 +211,8 @@ def test_invalid_names_are_ignored(world: GroupWorld) -> None:
     assert any("with space" in path for path in problems.current())
 
 
-def test_unreadable_znode_is_ignored_and_reported_once(world: GroupWorld) -> None:
+def test_unreadable_znode_is_ignored_and_reported_once() -> None:
+    world = a_world()
     world.tree.commit([SetData(PATHS.channel("a"), b"{")], 0)
     world.tree.commit([SetData(PATHS.id("b"), b"[]")], 0)
     world.tree.commit([Create(PATHS.command_prefix("b"), b"\xff", sequential=True)], 0)
@@ -220,7 +229,8 @@ def test_unreadable_znode_is_ignored_and_reported_once(world: GroupWorld) -> Non
     assert problems.count == 3
 
 
-def test_repaired_znode_is_no_longer_reported(world: GroupWorld) -> None:
+def test_repaired_znode_is_no_longer_reported() -> None:
+    world = a_world()
     data = world.tree.data(PATHS.channel("a")) or b""
     world.tree.commit([SetData(PATHS.channel("a"), b"{")], 0)
     term = a_term(world.tree.open(), world.runtime, world.epoch)
@@ -233,110 +243,3 @@ def test_repaired_znode_is_no_longer_reported(world: GroupWorld) -> None:
     found = read(world, some)
     assert isinstance(found.channels["a"].channel, Channel)
     assert problems.current() == {}
-
-
-# ---- groups whose partitions do not fit into one multi: an interrupted operation is resumed by the next process
-
-
-# The tree refuses a multi of over 400 operations or 512 kB, and checks after each that no partition runs twice.
-MANY = 2 * PARTITIONS_A_STEP + 30
-
-
-class FailOverAfter:
-    """Another coordinator is elected after so many requests from now."""
-
-    def __init__(self, requests: int) -> None:
-        self.left = requests
-
-    def __call__(self, world: GroupWorld) -> None:
-        self.left -= 1
-        if self.left == 0:
-            world.elect()
-            world.turn()
-
-
-def a_large_world() -> GroupWorld:
-    world = GroupWorld(RangeAssignor())
-    world.topic("t", MANY)
-    world.start("a", {"t": 1})
-    settle(world)
-    return world
-
-
-def channel(world: GroupWorld, name: str) -> Channel:
-    return world.channels()[name]
-
-
-def commits_of_the_end(world: GroupWorld) -> int:
-    """The number of requests of a turn that ends `a`, by trial."""
-    world.processes[0].expire()
-    asked: list[int] = []
-    world.meddle = lambda world: asked.append(1)
-    world.turn()
-    world.meddle = lambda world: None
-    return len(asked)
-
-
-def test_consumer_claims_and_releases_more_partitions_than_one_multi_holds() -> None:
-    world = a_large_world()
-    world.start("b", {"t": 1})
-
-    settle(world)
-
-    assert_everything_is_assigned(world)
-    assert len(channel(world, "a").running) == MANY // 2
-
-
-def test_dead_consumer_with_more_partitions_than_one_multi_is_ended_in_one_turn() -> None:
-    world = a_large_world()
-    world.processes[0].expire()
-
-    world.turn()
-
-    assert (channel(world, "a").is_live, dict(channel(world, "a").running)) == (False, {})
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("before_the_last", range(5))
-def test_coordinator_failing_over_amid_a_large_end_leaves_the_rest_to_the_next(before_the_last: int) -> None:
-    requests = commits_of_the_end(a_large_world())
-    world = a_large_world()
-    world.processes[0].expire()
-    world.meddle = FailOverAfter(requests - before_the_last)
-    world.turn()
-    world.meddle = lambda world: None
-    world.start("b", {"t": 1})
-
-    settle(world)
-
-    assert_everything_is_assigned(world)
-
-
-@pytest.mark.long
-def test_a_large_consumer_that_is_evicted_half_way_keeps_its_partitions_marked() -> None:
-    world = a_large_world()
-    world.processes[0].stuck = True
-    world.tick(5.0)
-    world.turn()
-    world.start("b", {"t": 1})
-
-    for _ in range(19):  # its lease still runs: it may be fetching, and `check` would see a second one
-        world.tick(0.1)
-        world.turn()
-        world.processes[-1].tend()
-
-    assert not channel(world, "b").running
-    settle(world)
-    assert_everything_is_assigned(world)
-
-
-def test_process_that_takes_a_large_name_over_ends_the_earlier_incarnation() -> None:
-    world = a_large_world()
-    world.start("a", {"t": 1})
-
-    settle(world)
-
-    assert_everything_is_assigned(world)
-    assert world.processes[0].fenced is not None
-    world.processes[0].tend()
-    assert world.processes[0].gone
