@@ -33,8 +33,6 @@ from drills.testbed.testbed import DataFrameReader
 from tests.support.wait import eventually
 
 NAME = "coordinator-sigkill"
-
-
 AWAY: Any = SimpleNamespace(
     kind="embedded",
     addresses=("127.0.0.1:1",),
@@ -54,10 +52,9 @@ AWAY: Any = SimpleNamespace(
 
 
 def test_aborted_drill_has_evidence_and_is_inconclusive(tmp_path: Path) -> None:
-    reader = cast(DataFrameReader, None)  # it gets no requests
     options = DrillOptions((NAME,), runs=tmp_path)
 
-    run = run_drill(DRILLS[NAME], AWAY, reader, options, 1, lambda _: None)
+    run = run_drill(DRILLS[NAME], AWAY, MagicMock(side_effect=AssertionError), options, 1, lambda _: None)
 
     assert run.verdict == "INCONCLUSIVE"
     assert run.document["why"][0] == "aborted: no ZooKeeper server answers"
