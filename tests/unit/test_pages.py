@@ -1,4 +1,4 @@
-"""Pages that are compared with the code: metrics.md, security.md, strategies.md, drills.md, and the fields of zk_paths.md."""
+"""Pages that are compared with the code: docs/metrics.md, security.md, strategies.md, drills.md, and zk_paths.md."""
 
 from __future__ import annotations
 
