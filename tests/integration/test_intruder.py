@@ -13,8 +13,8 @@ from coordinator.zk.embedded.ensemble import Ensemble
 from coordinator.zk.security.policy import RIGHTS, pattern_of
 from coordinator.zk.store import Stat
 from coordinator.zk.znodes.paths import ROOT, TURN_TIMES
-from tests.support.access_table import ALL, NONE, READERS, AccessRow, access_table
 from tests.support.clients import connected, fresh_chroot
+from tests.support.pages import ALL, NONE, READERS, AccessRow, access_table
 from tests.support.secured_chroot import OTHER_TEAM, TEAM, SecuredChroot, a_secured_chroot
 
 pytestmark = pytest.mark.real_zookeeper("it is about ACLs")

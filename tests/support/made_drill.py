@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
+from coordinator.zk.znodes.paths import GroupPaths
+
+GROUP = GroupPaths("g")
 INVARIANTS = [*(f"S{number}" for number in range(1, 9)), *(f"L{number}" for number in range(1, 5))]
 
 RUN: dict[str, Any] = {
@@ -86,8 +90,47 @@ def consumer(at: float, who: str, session: int) -> list[dict[str, Any]]:
     ]
 
 
-def history() -> list[dict[str, Any]]:
-    """The events, in order."""
+def commit(at: float, who: str, *ops: dict[str, Any]) -> dict[str, Any]:
+    return event(at, who, "commit", zxid=round(10_000 * at), ops=list(ops))
+
+
+def created(path: str, data: bytes = b"") -> dict[str, Any]:
+    return {"op": "create", "path": path, "data": data.decode(), "ephemeral": False}
+
+
+def changed(path: str, data: bytes) -> dict[str, Any]:
+    return {"op": "set", "path": path, "data": data.decode(), "version": 2}
+
+
+def deleted(path: str) -> dict[str, Any]:
+    return {"op": "delete", "path": path}
+
+
+def happened(text: str) -> list[dict[str, Any]]:
+    """Events in words: `2 c1#11 begin 0 1; 10 drill fault kind=pause until=12`; bare numbers are partitions.
+
+    A lease is a consumer's where no role is given.
+    """
+    return [_event(*line.split()) for line in re.split(r"[;\n]", text) if line.strip()]
+
+
+def _event(at: str, who: str, kind: str, *words: str) -> dict[str, Any]:
+    numbers = [int(word) for word in words if word.isdigit()]
+    fields = {name: _value(text) for name, equals, text in (word.partition("=") for word in words) if equals}
+    if kind in ("begin", "halt", "fetch"):
+        made = {"begin": begin, "halt": halt, "fetch": fetch}[kind](float(at), who, *numbers)
+    else:
+        made = event(float(at), who, kind, **({"role": "consumer"} if kind == "lease" else {}))
+    return {**made, **fields}
+
+
+def _value(text: str) -> int | float | str:
+    number = re.fullmatch(r"\d+(\.\d+)?", text)
+    return text if number is None else float(text) if number[1] else int(text)
+
+
+def history(more: str = "", until: float = 20.0) -> list[dict[str, Any]]:
+    """The events and `more` as in `happened`, in order."""
     events = [
         event(0.0, "drill", "run", version=1, bounds={}),
         event(0.1, "node-1#1", "start", kind="node"),
@@ -106,6 +149,25 @@ def history() -> list[dict[str, Any]]:
         event(14.0, "server", "closed", session=1, zxid=5, why="expired", paths=["/consumers/coordinator"]),
         event(14.1, "node-2#2", "elected", epoch=2, session=2),
         begin(15.0, "c1#11", 2, 3),
-        event(20.0, "drill", "end"),
+        *happened(more),
+        event(until, "drill", "end"),
     ]
     return sorted(events, key=lambda each: each["at"])
+
+
+TWO_FETCHERS = "15.5 c3#13 begin 0; 17 c3#13 halt 0"
+"""More of the history: t-0 has two."""
+
+
+def failed_run() -> dict[str, Any]:
+    """S1 is broken, with a witness that has unreadable events, and S5 was not decided."""
+    failed = run(verdict="FAIL", why=["S1 was broken"])
+    failed["invariants"]["S1"].update(
+        outcome="broken", why="t-0 was fetched by two", witness=[begin(15.5, "c3#13", 0), {"event": "odd"}, 5]
+    )
+    failed["invariants"]["S5"].update(outcome="not decided", why="no query ran")
+    return failed
+
+
+DRILLS = {"passed": (run(), history()), "failed": (failed_run(), history(TWO_FETCHERS)), "aborted": ({}, [])}
+"""Runs with their histories, whose report and page are in `tests/unit/drill_reports`."""

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final, NamedTuple
 
 import click
 
@@ -14,6 +15,18 @@ from coordinator.cli import main as coordinator_main
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS: dict[str, click.Command] = {"zk-coordinator": coordinator_main, "zk-consumer": consumer_main}
+
+
+def page(name: str) -> str:
+    """The text of a page of docs/."""
+    return (ROOT / "docs" / name).read_text()
+
+
+def section(text: str, title: str) -> str:
+    """The text under a heading, up to the next one of its level or above."""
+    begin = re.search(rf"^(##+) {re.escape(title)}\n", text, re.MULTILINE)
+    assert begin, f"no section {title}"
+    return re.split(rf"^#{{2,{len(begin[1])}}} ", text[begin.end() :], maxsplit=1, flags=re.MULTILINE)[0]
 
 
 def rows(text: str) -> Iterator[list[str]]:
@@ -41,19 +54,22 @@ def _anchors(file: Path) -> set[str]:
     return {re.sub(r"[^a-z0-9 _-]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def missing_files(text: str) -> list[str]:
-    """The paths below the repository that `text` names in backticks, and that do not exist; globs match a file."""
+def missing_files(page: Path) -> list[str]:
+    """The paths below the repository that a page names in backticks, and that do not exist; globs match a file."""
+    text = page.read_text()
     folders = "consumer|coordinator|deploy|docs|drills|scripts|tests"
     named = set(re.findall(rf"`((?:{folders})/[\w./*-]+?)/?(?:::\w+)?`", text))
     named |= set(re.findall(r"\b((?:scripts)/[a-z]+)\b", text))
     return sorted(path for path in named if "..." not in path and not any(ROOT.glob(path)))
 
 
-def missing_tests(text: str) -> list[str]:
-    """The tests that `text` names in backticks as `tests/FILE.py::NAME`, and that their files do not have."""
-    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)
-    found = {file: (ROOT / file).read_text() if (ROOT / file).exists() else "" for file, _ in named}
-    return sorted(f"{file}::{name}" for file, name in named if f"def {name}(" not in found[file])
+def missing_tests(page: Path) -> list[str]:
+    """The tests that a page names as `tests/FILE.py` or `tests/FILE.py::NAME`, and that do not exist."""
+    named = set(re.findall(r"(tests/[\w/]+\.py)(?:::(\w+))?", page.read_text()))
+    found = {file: (ROOT / file).read_text() for file, _ in named if (ROOT / file).exists()}
+    return sorted(
+        f"{file}::{name}" for file, name in named if file not in found or (name and f"def {name}(" not in found[file])
+    )
 
 
 def shown_commands(text: str) -> list[str]:
@@ -84,3 +100,29 @@ def parse(command_line: str, may_lack_arguments: bool = False) -> None:
     is_name = rest in ([], ["--help"], ["--version"]) and (may_lack_arguments or isinstance(command, click.Group))
     if not is_name:
         command.make_context(words[0], rest, parent=context.parent, resilient_parsing=False)
+
+
+# ---- access control
+
+ALL: Final = "all"
+READERS: Final = "readers"
+NONE: Final = "none"
+HEADER: Final = ["znode", "C", "M", "read by others", "created by", "written by", "removed by"]
+
+
+class AccessRow(NamedTuple):
+    """A row of the table of access control in zk_paths.md; letters are zkCli's, parties `C` and `M`."""
+
+    coordinators: str
+    members: str
+    others: str
+    created_by: str
+    written_by: str
+    removed_by: str
+
+
+def access_table() -> dict[str, AccessRow]:
+    """Path -> its row, in the order of the page."""
+    header, *found = rows(section(page("../zk_paths.md"), "The table"))
+    assert header == HEADER
+    return {path.strip("`"): AccessRow(*cells) for path, *cells in found}

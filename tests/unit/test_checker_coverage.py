@@ -1,4 +1,4 @@
-"""S2: in a Stable generation the assignments are disjoint and cover every assignable partition."""
+"""The story in which everything holds; S2 and S8, and znode data as the checker reads it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,27 @@ from dataclasses import replace
 import pytest
 
 from coordinator.zk.store import Create, Delete, Operation, SetData
-from coordinator.zk.znodes.group_state import PREPARING
+from coordinator.zk.znodes.group_state import PREPARING, GroupState, Target
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import Brokers
-from tests.support.made_story import G, StoryHistory
+from drills.checker import HELD, check
+from drills.checker.replay.expected_target import given_twice
+from drills.checker.replay.reading import read_channel, read_command, read_offset, read_segment, read_state
+from tests.support.made_story import G, StoryHistory, story
 from tests.support.spoilt import breaks, held, holds, spoilt
+
+
+def test_every_invariant_holds_in_a_history_without_faults() -> None:
+    verdicts = check(story())
+
+    assert {name: verdict.outcome for name, verdict in verdicts.verdicts.items()} == dict.fromkeys(
+        ("S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8", "S9", "S10", "S11", "L1", "L2", "L3", "L4", "L5", "L6"),
+        HELD,
+    ), verdicts.text()
+
+
+# ---- S2: in a Stable generation the assignments are disjoint and cover every assignable partition
+
 
 P1, P3 = TopicPartition("flights", 1), TopicPartition("flights", 3)
 
@@ -171,3 +187,65 @@ def test_static_is_also_who_has_lost_its_seat_since_the_state_last_changed(histo
         history.commit("s0#1", Delete(G.seat("s0")))
     other = replace(state.target["s0"], incarnation="s0-b")
     history.fenced("g", replace(state, target={**state.target, "s0": other}, state=PREPARING))
+
+
+# ---- S8: assignors are pure, deterministic, blind to input order
+
+
+def computed(history: StoryHistory, group: str, strategy: str, text: object, share: str) -> None:
+    target = {"s0": {"s0-0": {"flights": share}}}
+    history.event("assignment", "b#1", group=group, strategy=strategy, input=text, target=target)
+
+
+@breaks(
+    "S8", "strategy range gave s0 another share in group h at", at="joined", witness="b#1 assignment, b#1 assignment"
+)
+def test_different_target_for_the_same_input_in_any_group_breaks_it(history: StoryHistory) -> None:
+    computed(history, "g", "range", "the same", "0-1")
+    history.pass_(3)
+    computed(history, "h", "range", "the same", "0")
+
+
+@breaks("S8", at="joined")
+def test_non_text_inputs_are_equal_in_any_key_order(history: StoryHistory) -> None:
+    computed(history, "g", "range", {"members": ["s0"], "topics": {"a": 1, "b": 2}}, "0-1")
+    computed(history, "g", "range", {"topics": {"b": 2, "a": 1}, "members": ["s0"]}, "0")
+
+
+@holds(at="joined", goes_on=True)
+def test_other_inputs_and_other_strategies_may_give_other_targets(history: StoryHistory) -> None:
+    computed(history, "g", "range", "one", "0-1")
+    computed(history, "g", "range", "another", "0")
+    computed(history, "g", "sticky", "one", "0")
+    computed(history, "g", "range", "one", "0-1")
+
+
+# ---- what the records refuse cannot be read
+
+
+P0, PART, P2 = (TopicPartition("flights", number) for number in range(3))
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "null", "?", "{" * 100_000, '{"incarnation":"\ud800"}'])
+def test_what_is_no_record_cannot_be_read(text: str) -> None:
+    assert [read(text) for read in (read_channel, read_command, read_state, read_offset, read_segment)] == [None] * 5
+
+
+def test_channel_without_data_has_no_incarnation() -> None:
+    channel = read_channel("")
+
+    assert channel is not None and (channel.incarnation, channel.is_live) == ("", False)
+
+
+STATE = GroupState(
+    "Stable", 3, 2, "range", {"c1": Target("c1-a", {"c1-0": frozenset({P0, PART}), "c1-1": frozenset({P2})})}
+)
+
+
+@pytest.mark.parametrize(
+    "share", [Target("c2-a", {"c2-0": frozenset({P2})}), Target("c2-a", {"0": frozenset({P2}), "1": frozenset({P2})})]
+)
+def test_target_that_assigns_a_partition_twice_is_reported_with_the_partition(share: Target) -> None:
+    state = read_state(replace(STATE, target={**STATE.target, "c2": share}).to_bytes().decode())
+
+    assert state is not None and given_twice(state) == P2 and given_twice(STATE) is None

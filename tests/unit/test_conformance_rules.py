@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -135,19 +136,17 @@ def bench(act: Any, repeats: bool = False) -> Any:
     return SimpleNamespace(trials=found, scenario=scenario, start_all=lambda: None)
 
 
-def test_unexpected_error_in_a_scenario_is_its_failure() -> None:
-    def act(_: Any) -> None:
-        raise KeyError("a")
+def raising(error: Exception) -> Any:
+    return MagicMock(side_effect=error)
 
-    assert acted(bench(act)) == ["aborted: KeyError: 'a'"]
+
+def test_unexpected_error_in_a_scenario_is_its_failure() -> None:
+    assert acted(bench(raising(KeyError("a")))) == ["aborted: KeyError: 'a'"]
 
 
 def test_error_of_the_machine_is_no_failure_of_a_scenario() -> None:
-    def act(_: Any) -> None:
-        raise OSError("the disk is full")
-
     with pytest.raises(OSError, match="the disk is full"):
-        acted(bench(act))
+        acted(bench(raising(OSError("the disk is full"))))
 
 
 def test_records_are_consumed_once_except_in_a_scenario_that_may_repeat_them() -> None:

@@ -10,7 +10,6 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import click
@@ -20,9 +19,8 @@ from click.testing import CliRunner
 from coordinator.zk.process.cli import log_options
 from coordinator.zk.process.log_format import RESERVED, JsonFormatter, TextFormatter, log_to_stderr, parsed
 from coordinator.zk.znodes.partitions import TopicPartition
+from tests.support.pages import ROOT, page
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "logs.md").read_text()
 HOSTILE = 'c1\n2026-01-01T00:00:00.000Z INFO    x elected: node=evil\r\x1b[31m\x9b\u2028\u202e" group=h \\'
 
 
@@ -278,7 +276,9 @@ def test_the_page_lists_every_event_with_its_keys_and_levels_and_no_other() -> N
         for some in keys[event]
     }
 
-    listed = re.findall(r"^(\| `[^`]+` \| (?:debug|info|warning|error)[^|]*\|[^|]*\|) \S", PAGE, re.MULTILINE)
+    listed = re.findall(
+        r"^(\| `[^`]+` \| (?:debug|info|warning|error)[^|]*\|[^|]*\|) \S", page("logs.md"), re.MULTILINE
+    )
 
     assert sorted(set(listed) - wanted) == [], "these rows are of no call in the code"
     assert sorted(wanted - set(listed)) == [], "these rows are missing in docs/logs.md (one event, one set of keys)"

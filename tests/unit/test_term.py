@@ -1,48 +1,53 @@
-"""Permitted writes of a term."""
+"""A coordinator's term and its listeners: permitted writes, ZooKeeper's clock, counted log lines, events and groups."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from coordinator.term.term import LeaseLapsed, Term
+from coordinator.listeners.listeners import Agenda, Event
+from coordinator.listeners.topics import Interests
+from coordinator.term.reading import Findings, Problems
+from coordinator.term.term import LeaseLapsed, ServerClock, Term
 from coordinator.zk.errors import EpochOver, Refused
 from coordinator.zk.lease import Lease
-from coordinator.zk.store import Create, Delete, Operation, SetData
-from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GROUPS, GroupPaths
-from tests.property.tree import MemoryTree
+from coordinator.zk.runtime import INTERVAL_S, MOST_LINES, FirstLines
+from coordinator.zk.store import Create, Delete, Node, Operation, SetData, Watch
+from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GROUPS, Brokers, GroupPaths
+from coordinator.zk.znodes.records import BLACK_LIST, WHITE_LIST, Registration
+from tests.property.tree import MemoryTree, MemoryTreeStore
 from tests.support.stores import FrontStore
 from tests.support.terms import a_term, with_store
-from tests.unit.manual import ManualRuntime
+from tests.unit.manual import Forever, ManualRuntime
 
 PATH = "/written"
 G = GroupPaths("g")
 
 
-def a_tree() -> MemoryTree:
+@pytest.fixture
+def tree() -> MemoryTree:
     tree = MemoryTree()
     tree.ensure(COORDINATOR_EPOCH)
     return tree
 
 
-def elected(tree: MemoryTree) -> Term:
+@pytest.fixture
+def term(tree: MemoryTree) -> Term:
     node = tree.node(COORDINATOR_EPOCH)
     assert node is not None
     return a_term(tree.open(), ManualRuntime(), 1, node.stat.version)
 
 
-def test_commit_succeeds_while_the_epoch_is_that_of_the_term() -> None:
-    tree = a_tree()
-
-    elected(tree).commit([Create(PATH, b"x")])
+def test_commit_succeeds_while_the_epoch_is_that_of_the_term(tree: MemoryTree, term: Term) -> None:
+    term.commit([Create(PATH, b"x")])
 
     assert tree.data(PATH) == b"x"
 
 
-def test_a_commit_after_another_election_ends_the_term_and_writes_nothing() -> None:
-    tree = a_tree()
-    term = elected(tree)
+def test_a_commit_after_another_election_ends_the_term_and_writes_nothing(tree: MemoryTree, term: Term) -> None:
     tree.put(COORDINATOR_EPOCH, b"2")
 
     with pytest.raises(EpochOver, match="epoch 1 is over"):
@@ -59,9 +64,7 @@ class Overloaded(FrontStore):
         raise Refused(0, COORDINATOR_EPOCH, "ThrottledOpException")
 
 
-def test_refusal_of_a_whole_multi_does_not_end_a_term_with_a_valid_epoch() -> None:
-    tree = a_tree()
-    term = elected(tree)
+def test_refusal_of_a_whole_multi_does_not_end_a_term_with_a_valid_epoch(tree: MemoryTree, term: Term) -> None:
     term.store.commit([Create(COORDINATOR, b"", ephemeral=True)])
     overloaded = with_store(term, Overloaded(term.store))
 
@@ -73,9 +76,7 @@ def test_refusal_of_a_whole_multi_does_not_end_a_term_with_a_valid_epoch() -> No
         overloaded.commit([Create(PATH, b"x")])
 
 
-def test_other_refusal_is_raised_to_the_caller_and_delays_a_collector() -> None:
-    tree = a_tree()
-    term = elected(tree)
+def test_other_refusal_is_raised_to_the_caller_and_delays_a_collector(tree: MemoryTree, term: Term) -> None:
     tree.put(PATH, b"x")
 
     with pytest.raises(Refused):
@@ -84,9 +85,7 @@ def test_other_refusal_is_raised_to_the_caller_and_delays_a_collector() -> None:
     assert tree.data(PATH) == b"x"
 
 
-def test_nothing_is_sent_while_the_lease_is_not_held() -> None:
-    tree = a_tree()
-    term = elected(tree)
+def test_nothing_is_sent_while_the_lease_is_not_held(tree: MemoryTree, term: Term) -> None:
     term.lease = Lease(term.store, term.runtime, lambda: None, "coordinator")
 
     with pytest.raises(LeaseLapsed):
@@ -95,9 +94,7 @@ def test_nothing_is_sent_while_the_lease_is_not_held() -> None:
     assert tree.data(PATH) is None
 
 
-def test_turn_restarts_after_the_parents_of_a_refused_write_are_made() -> None:
-    tree = a_tree()
-    term = elected(tree)
+def test_turn_restarts_after_the_parents_of_a_refused_write_are_made(tree: MemoryTree, term: Term) -> None:
     tree.ensure(G.root)
     refused: list[str] = []
 
@@ -110,9 +107,7 @@ def test_turn_restarts_after_the_parents_of_a_refused_write_are_made() -> None:
     assert tree.data(G.offset("t", 0)) == b"x"
 
 
-def test_parents_of_a_refused_write_are_not_made_in_a_deleted_group() -> None:
-    tree = a_tree()
-    term = elected(tree)
+def test_parents_of_a_refused_write_are_not_made_in_a_deleted_group(tree: MemoryTree, term: Term) -> None:
     tree.ensure(GROUPS)
 
     for _ in range(2):
@@ -120,11 +115,268 @@ def test_parents_of_a_refused_write_are_not_made_in_a_deleted_group() -> None:
     assert tree.data(G.root) is None
 
 
-def test_problem_of_a_znode_in_the_way_ends_when_it_is_removed() -> None:
-    tree = a_tree()
-    term = elected(tree)
+def test_problem_of_a_znode_in_the_way_ends_when_it_is_removed(tree: MemoryTree, term: Term) -> None:
     tree.ensure(f"{PATH}/by-hand/below")
 
     assert not term.write([Delete(PATH)], lambda why: None)
     assert term.problems.current() == {}
     assert term.write([Delete(PATH)], lambda why: None)
+
+
+# ---- ZooKeeper's wall clock
+
+
+ELECTED_MS = 1_800_000_000_000
+
+
+class ElectedNow(MemoryTreeStore):
+    """The epoch was written at `ELECTED_MS` by the server's clock."""
+
+    def get(self, path: str, watch: Watch | None = None) -> Node | None:
+        node = super().get(path, watch)
+        return Node(node.data, node.stat._replace(mtime_ms=ELECTED_MS)) if node else None
+
+
+def clock_of(runtime: ManualRuntime, with_epoch: bool = True) -> ServerClock:
+    tree = MemoryTree()
+    tree.ensure("/consumers")
+    if with_epoch:
+        tree.commit([Create(COORDINATOR_EPOCH, b"{}")], session=0)
+    return ServerClock(ElectedNow(tree, 1, lambda: None, 3.0), runtime)
+
+
+def test_clock_runs_from_the_election_without_being_read_for_days() -> None:
+    runtime = ManualRuntime()
+    clock = clock_of(runtime)
+    clock.begin()
+
+    runtime.now += 10 * 86_400
+
+    assert clock.now_ms() == ELECTED_MS + 10 * 86_400_000
+
+
+def test_without_an_epoch_nothing_is_old() -> None:
+    clock = clock_of(ManualRuntime(), with_epoch=False)
+    clock.begin()
+
+    assert clock.now_ms() == 0
+
+
+# ---- log lines whose number others decide: the first few of a kind, then a count
+
+
+PATHS = GroupPaths("g")
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
+    lines = [record.getMessage() for record in caplog.records]
+    caplog.clear()
+    return lines
+
+
+def test_first_lines_of_a_kind_are_taken_and_the_others_counted(caplog: pytest.LogCaptureFixture) -> None:
+    runtime = ManualRuntime()
+    lines = FirstLines(runtime)
+
+    assert [lines.take("a") for _ in range(1_000)] == [True] * MOST_LINES + [False] * (1_000 - MOST_LINES)
+    assert lines.take("b")
+    assert logged(caplog) == ["further lines counted: kind=a interval_s=60"]
+
+    runtime.sleep(INTERVAL_S - 1)
+    lines.settle()
+    assert logged(caplog) == []
+    runtime.sleep(1)
+    lines.settle()
+    assert logged(caplog) == [f"lines left out: kind=a count={1_000 - MOST_LINES} interval_s=60"]
+    assert lines.take("a")
+
+
+def test_ten_thousand_bad_znodes_give_a_handful_of_lines(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    runtime = ManualRuntime()
+    problems = Problems(runtime)
+    findings = Findings(problems)
+    paths = [PATHS.id(f"m{number}") for number in range(10_000)]
+
+    for _ in range(3):  # rounds of one reader
+        for path in paths:
+            findings.report(path, "garbage")
+        findings.done()
+    findings.report(Brokers().topic("t"), "garbage")
+
+    assert len(problems.current()) == problems.count == 10_001
+    lines = logged(caplog)
+    assert len(lines) == MOST_LINES + 2 and "topics/t" in lines[-1]
+
+    findings.done()
+    findings.done()
+    assert len(problems.current()) == 0
+    assert len(logged(caplog)) == MOST_LINES + 2
+    runtime.sleep(INTERVAL_S)
+    findings.done()
+    assert sorted(logged(caplog)) == [
+        f"lines left out: kind=recovered ids count={10_000 - MOST_LINES} interval_s=60",
+        f"lines left out: kind=unreadable ids count={10_000 - MOST_LINES} interval_s=60",
+    ]
+
+
+def test_name_of_a_megabyte_is_cut_in_its_line(caplog: pytest.LogCaptureFixture) -> None:
+    findings = Findings(Problems(ManualRuntime()))
+
+    assert list(findings.usable(PATHS.ids, ["c1", "a" * 1_000_000, "b\nlevel=error"])) == ["c1"]
+
+    assert all(len(line) < 500 and line.isprintable() for line in logged(caplog))
+
+
+# ---- listeners: their events, each once and before long work
+
+
+def taken(agenda: Agenda, count: int) -> list[str]:
+    return [agenda.take().kind for _ in range(count)]
+
+
+def test_equal_changes_are_one_event() -> None:
+    agenda = Agenda(ManualRuntime())
+    for _ in range(3):
+        agenda.put(Event("a"))
+    agenda.put(Event("a", "of another group"))
+
+    assert [agenda.take(), agenda.take()] == [Event("a"), Event("a", "of another group")]
+    with pytest.raises(Forever):
+        agenda.take()
+
+
+def test_changes_wait_for_one_piece_of_long_work_at_most() -> None:
+    agenda = Agenda(ManualRuntime())
+    for number in range(4):
+        agenda.put_long(Event(f"long{number}"))
+    agenda.put(Event("a"))
+    agenda.put(Event("b"))
+
+    first = taken(agenda, 3)
+    agenda.put(Event("c"))
+
+    assert first in (["a", "b", "long0"], ["long0", "a", "b"])
+    assert taken(agenda, 2).index("c") <= 1
+
+
+def test_group_that_changes_all_the_time_delays_neither_others_nor_long_work() -> None:
+    agenda = Agenda(ManualRuntime())
+    agenda.put_long(Event("long"))
+    agenda.put(Event("noisy"))
+    order = []
+    for turn in range(8):
+        if turn == 2:
+            agenda.put(Event("other"))
+        order.append(event := agenda.take().kind)
+        if event == "noisy":
+            agenda.put(Event("noisy"))
+
+    assert order.index("long") <= 2
+    assert order.index("other") <= 5
+
+
+def test_change_that_is_put_off_is_taken_at_its_time_and_once() -> None:
+    runtime = ManualRuntime()
+    agenda, began = Agenda(runtime), runtime.monotonic()
+    agenda.put_at(Event("late"), began + 2)
+    agenda.put_at(Event("late"), began + 1)
+    agenda.put(Event("a"))
+
+    assert (taken(agenda, 1), runtime.monotonic()) == (["a"], began)
+    assert (taken(agenda, 1), runtime.monotonic()) == (["late"], began + 1)
+    with pytest.raises(Forever):
+        agenda.take()
+
+
+# ---- the groups that a topic concerns (seed 000, `consumerGroupsPerTopic` and `groupsWithWildcardTopics`)
+
+
+def registrations(text: str) -> list[Registration]:
+    """A member for each word: `t,u` names topics, `+w.*` has a white list and `-w.*` a black list."""
+    kinds = {"+": WHITE_LIST, "-": BLACK_LIST}
+    return [
+        Registration("1", {word[1:]: 1}, kinds[word[0]])
+        if word[0] in kinds
+        else Registration("1", dict.fromkeys(word.split(","), 1))
+        for word in text.split()
+    ]
+
+
+@pytest.fixture
+def interests() -> Interests:
+    return Interests(ManualRuntime())
+
+
+CONCERNED: dict[str, tuple[str, dict[str, str]]] = {
+    "a topic concerns the groups whose members name it": ("g: t t,u; h: u", {"t": "g", "u": "g h"}),
+    "topic without subscribers affects no group": ("g: t", {"other": ""}),
+    "a wildcard concerns topics that do not exist yet": (
+        "g: +flights.*; h: -flights.*",
+        {"flights-2013": "g", "weather": "h"},
+    ),
+    "joiners topics and wildcards are added": ("g: t; g: t u +w.*", {"u": "g", "weather": "g"}),  # hole 8 of the seed
+    "topic of a departed last subscriber affects no group": ("g: t u +w.*; g: u", {"t": "", "weather": "", "u": "g"}),
+    "subscription changed in place is detected": ("g: t; g: u", {"t": "", "u": "g"}),
+    "invalid pattern does not affect the others": ("g: +( t +w.*", {"t": "g", "weather": "g"}),
+}
+"""Updates of groups, and the groups that topics concern then."""
+
+
+@pytest.mark.parametrize("title", CONCERNED)
+def test_groups_that_a_topic_concerns(interests: Interests, title: str) -> None:
+    updates, concerned = CONCERNED[title]
+
+    for group, _, members in (update.strip().partition(": ") for update in updates.split(";")):
+        interests.update(group, registrations(members))
+
+    assert {topic: interests.groups_of(topic) for topic in concerned} == {
+        topic: set(groups.split()) for topic, groups in concerned.items()
+    }
+
+
+def test_groups_are_known_by_topic_until_they_leave(interests: Interests) -> None:
+    interests.update("g", registrations("t t,u"))
+    interests.update("h", registrations("u"))
+    assert interests.consumer_groups_per_topic == {"t": {"g"}, "u": {"g", "h"}}
+
+    interests.update("g", registrations("t u +w.*"))
+    interests.update("g", registrations("u"))
+    assert interests.consumer_groups_per_topic == {"u": {"g", "h"}}
+    assert interests.groups_with_wildcard_topics == {}
+
+
+def test_removed_group_leaves_no_interest_behind(interests: Interests) -> None:
+    interests.update("g", registrations("t +.*"))
+
+    interests.forget("g")
+
+    assert interests.consumer_groups_per_topic == {}
+    assert interests.groups_with_wildcard_topics == {}
+
+
+class Unlooked(dict[str, set[str]]):
+    """Topics that nobody looks through."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError("looks at every topic")
+
+    items = keys = values = __iter__  # type: ignore[assignment]
+
+
+def test_a_change_looks_only_at_the_topics_that_changed(interests: Interests) -> None:
+    interests.update("big", registrations(",".join(f"invented-{number}" for number in range(1000))))
+    interests.consumer_groups_per_topic = Unlooked(interests.consumer_groups_per_topic)
+
+    interests.update("g", registrations("t"))
+    interests.update("g", registrations("u"))
+    interests.forget("g")
+
+    assert interests.groups_of("u") == set()
+    assert interests.groups_of("invented-7") == {"big"}
+
+
+def test_equal_wildcards_of_many_members_are_matched_once(interests: Interests) -> None:
+    interests.update("g", registrations("+fl.* " * 50))
+
+    assert len(interests.groups_with_wildcard_topics["g"]) == 1

@@ -7,8 +7,8 @@ import re
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from functools import partial
 from importlib import import_module
-from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
@@ -19,180 +19,115 @@ from consumer.membership.client_assignment import ROOM
 from coordinator.planning.asking import ROOM_BYTES
 from coordinator.planning.target import OWNER_PATHS_A_SESSION
 from coordinator.zk import znodes
-from coordinator.zk.security.policy import (
-    LONGEST_IDENTITY,
-    MOST_BYTES,
-    MOST_IDENTITIES,
-    RIGHTS,
-    AclPolicy,
-    Readers,
-    Rights,
-)
+from coordinator.zk.security import policy
 from coordinator.zk.store import MAX_COMMIT_BYTES
+from coordinator.zk.znodes import group_state, paths, records, regions, segments
 from coordinator.zk.znodes.forms import Record
-from coordinator.zk.znodes.group_state import (
-    MAX_ANSWER_BYTES,
-    MAX_ANSWER_PARTITIONS,
-    MAX_GROUP_METADATA_BYTES,
-    MAX_MEMBER_STATE_BYTES,
-    MAX_METADATA_BYTES,
-    STABLE,
-    Answer,
-    Ask,
-    AskMember,
-    ClientProtocols,
-    ClientSide,
-    Evicted,
-    GroupState,
-    Mark,
-    MemberAnswer,
-    Rebalance,
-    SyncRequest,
-    Target,
-)
 from coordinator.zk.znodes.json_fields import MAX_ZNODE_BYTES, Fields
 from coordinator.zk.znodes.partitions import Discontinuity, TopicPartition
-from coordinator.zk.znodes.paths import (
-    ACL_POLICY,
-    COORDINATOR,
-    COORDINATOR_EPOCH,
-    DRILL,
-    NODES,
-    PAUSED,
-    Brokers,
-    GroupPaths,
-    ask_name,
-)
-from coordinator.zk.znodes.records import (
-    ASSIGN,
-    ASSIGNMENT_FAILED,
-    LONGEST_REASON,
-    OPTIONS,
-    START_FETCHER,
-    STOP_FETCHER,
-    WHITE_LIST,
-    BegunRecord,
-    Channel,
-    Command,
-    CoordinatorRecord,
-    EpochRecord,
-    NodeRecord,
-    OffsetRecord,
-    OwnerRecord,
-    Pause,
-    PausedRecord,
-    Registration,
-    Seat,
-    Topic,
-    TurnRequest,
-    TurnTimes,
-)
-from coordinator.zk.znodes.regions import (
-    SLOTS,
-    Checkpoint,
-    CheckpointEnd,
-    Contribution,
-    GroupRegion,
-    Order,
-    Progress,
-    Region,
-    RegionMembership,
-    RegionRequest,
-    StateFile,
-)
-from coordinator.zk.znodes.segments import Missing, Pool, Query, Rewind, SealedRange, Segment, SegmentsRecord
-from tests.support.access_table import AccessRow, access_table
+from tests.support import pages
+from tests.support.pages import AccessRow, access_table
 
-DOCUMENT = (Path(__file__).resolve().parents[2] / "zk_paths.md").read_text()
+DOCUMENT = pages.page("../zk_paths.md")
 PART = frozenset([TopicPartition("t", 0)])
-PATHS = GroupPaths("[group]")
-CLIENT_SIDE = ClientSide("consumer", "ask-1", True, ("i",), 1, "ask-2", "ask-0")
-OFFER = ClientProtocols(("lag",), {"lag": ""}, "jobs", is_preferred=False, rejoins=1, digest="read")
+PATHS = paths.GroupPaths("[group]")
+CLIENT_SIDE = group_state.ClientSide("consumer", "ask-1", True, ("i",), 1, "ask-2", "ask-0")
+OFFER = group_state.ClientProtocols(("lag",), {"lag": ""}, "jobs", is_preferred=False, rejoins=1, digest="read")
 ASK = "ask-[number]"
-PAUSE = Pause("who", 1, "why")
-REGISTRATION = Registration(
-    "i", {"t": 2}, WHITE_LIST, "host", ("sticky",), 1, 2, "x", 1, "c", OFFER, RegionMembership("r", SLOTS), 1
+PAUSE = records.Pause("who", 1, "why")
+REGISTRATION = records.Registration(
+    *("i", {"t": 2}, records.WHITE_LIST, "host", ("sticky",), 1, 2, "x", 1, "c", OFFER),
+    *(regions.RegionMembership("r", regions.SLOTS), 1),
 )
 COMMAND, CONTRIBUTION = "channel/[consumer]/command-[seq]", "checkpoint-[sequence]/[group]~[consumer]"
 PARTITION = TopicPartition("t", 0)
-EVICTED = (Evicted("c/i", "why", 1),)
+EVICTED = (group_state.Evicted("c/i", "why", 1),)
 
 WRITTEN: tuple[tuple[str, Any], ...] = (
-    ("/brokers/topics/[topic]", Topic("t", "id", (0,), 1)),
-    ("/consumers/acl", AclPolicy(True, False, ("sasl:a",), ("sasl:b",), ("sasl:c",), ("sasl:d",), ("r",))),
-    ("/consumers/coordinator", CoordinatorRecord("a", "host", 1)),
-    ("/consumers/nodes/[session]", NodeRecord("a", "host")),
-    ("/consumers/coordinator_epoch", EpochRecord(1)),
-    ("/consumers/paused", PausedRecord(PAUSE, {"g": PAUSE})),
-    ("/consumers/turn_times", TurnTimes(1, {"g": 1})),
+    ("/brokers/topics/[topic]", records.Topic("t", "id", (0,), 1)),
+    ("/consumers/acl", policy.AclPolicy(True, False, ("sasl:a",), ("sasl:b",), ("sasl:c",), ("sasl:d",), ("r",))),
+    ("/consumers/coordinator", records.CoordinatorRecord("a", "host", 1)),
+    ("/consumers/nodes/[session]", records.NodeRecord("a", "host")),
+    ("/consumers/coordinator_epoch", records.EpochRecord(1)),
+    ("/consumers/paused", records.PausedRecord(PAUSE, {"g": PAUSE})),
+    ("/consumers/turn_times", records.TurnTimes(1, {"g": 1})),
     (
         "state",
-        GroupState(
-            STABLE,
+        group_state.GroupState(
+            group_state.STABLE,
             1,
             1,
             "range",
-            {"c": Target("i", {"c-0": PART}, True, True)},
+            {"c": group_state.Target("i", {"c-0": PART}, True, True)},
             {"t": "id"},
-            (Mark("c", "i", PART, 1, "r", 1),),
+            (group_state.Mark("c", "i", PART, 1, "r", 1),),
             "why",
             {"c": "why"},
             CLIENT_SIDE,
-            GroupRegion("r", 1, ("c",)),
+            regions.GroupRegion("r", 1, ("c",)),
         ),
     ),
-    ("request", TurnRequest("who", 1, "why")),
-    ("history/rebalance-[generation]", Rebalance(1, 1, "why", 1, ("c",), ("c",), *[1] * 9, EVICTED)),
+    ("request", records.TurnRequest("who", 1, "why")),
+    ("history/rebalance-[generation]", group_state.Rebalance(1, 1, "why", 1, ("c",), ("c",), *[1] * 9, EVICTED)),
     ("ids/[consumer]", REGISTRATION),
-    ("sync/ask-[number]", Ask("lag", "c", "i", {"c": AskMember("i", "d", 1)}, "jobs", 2, "why", 1, outdated=1)),
-    ("sync/ask-[number]/member-[consumer]", MemberAnswer({"c-0": PART}, "AA==", "lag")),
-    ("sync/ask-[number]/answer", Answer(("c",), {"t": "id"}, {"t": frozenset([0])}, True, "why")),
-    ("sync_request", SyncRequest("c", "i", "why")),
-    ("seats/[instance]", Seat(REGISTRATION, 1, "why")),
+    (
+        "sync/ask-[number]",
+        group_state.Ask("lag", "c", "i", {"c": group_state.AskMember("i", "d", 1)}, "jobs", 2, "why", 1, outdated=1),
+    ),
+    ("sync/ask-[number]/member-[consumer]", group_state.MemberAnswer({"c-0": PART}, "AA==", "lag")),
+    ("sync/ask-[number]/answer", group_state.Answer(("c",), {"t": "id"}, {"t": frozenset([0])}, True, "why")),
+    ("sync_request", group_state.SyncRequest("c", "i", "why")),
+    ("seats/[instance]", records.Seat(REGISTRATION, 1, "why")),
     (
         "channel/[consumer]",
-        Channel(
+        records.Channel(
             *("i", 1, 1, "command-1", {PARTITION: 1}, {"t": "id"}, "why", PART, "f", 1, "e", "ask-1"),
-            *(Progress(1, 1, 1), {PARTITION: Discontinuity("reset", 1)}),
+            *(regions.Progress(1, 1, 1), {PARTITION: Discontinuity("reset", 1)}),
         ),
     ),
-    (COMMAND, Command(START_FETCHER, 1, 1, "i", {"c-0": PART}, topics={"t": "id"}, ask="ask-1")),
-    (COMMAND, Command(START_FETCHER, 1, 1, "i", region=Order(1, 1, ("c",), ("c",)))),
-    (COMMAND, Command(STOP_FETCHER, 1, 1, "i", partitions=PART, topics={"t": "id"})),
-    (COMMAND, Command(ASSIGN, 1, 1, "i", ask="ask-1")),
-    (COMMAND, Command(ASSIGNMENT_FAILED, 1, 1, "i", ask="ask-1", reason="why")),
-    ("owners/[topic]/[partition]", OwnerRecord("c-0", "c", "i", 1)),
-    ("offsets/[topic]", BegunRecord("id", frozenset([0]))),
-    ("offsets/[topic]/[partition]", OffsetRecord(1, "id", 1, "end", Discontinuity("lost", 1))),
-    ("segments", SegmentsRecord(1, "why", 1)),
+    (COMMAND, records.Command(records.START_FETCHER, 1, 1, "i", {"c-0": PART}, topics={"t": "id"}, ask="ask-1")),
+    (COMMAND, records.Command(records.START_FETCHER, 1, 1, "i", region=regions.Order(1, 1, ("c",), ("c",)))),
+    (COMMAND, records.Command(records.STOP_FETCHER, 1, 1, "i", partitions=PART, topics={"t": "id"})),
+    (COMMAND, records.Command(records.ASSIGN, 1, 1, "i", ask="ask-1")),
+    (COMMAND, records.Command(records.ASSIGNMENT_FAILED, 1, 1, "i", ask="ask-1", reason="why")),
+    ("owners/[topic]/[partition]", records.OwnerRecord("c-0", "c", "i", 1)),
+    ("offsets/[topic]", records.BegunRecord("id", frozenset([0]))),
+    ("offsets/[topic]/[partition]", records.OffsetRecord(1, "id", 1, "end", Discontinuity("lost", 1))),
+    ("segments", segments.SegmentsRecord(1, "why", 1)),
     (
         "segments/segment-[seq]",
-        Segment(
-            *("f", "d", 1, 1, (SealedRange("t", "id", 0, 0, 1),), "c", "i", 1, (Missing("t", 0, 1),)),
+        segments.Segment(
+            *("f", "d", 1, 1, (segments.SealedRange("t", "id", 0, 0, 1),), "c", "i", 1, (segments.Missing("t", 0, 1),)),
             {PARTITION: Discontinuity("lost", 1)},
         ),
     ),
-    ("queries, queries/[query]", Query("r", 1, 1, expired_ms=1, rewind=Rewind(1, 1, True))),
-    ("pools/[pool]", Pool(1, "r")),
-    ("/consumers/regions/[region]", Region(SLOTS, "Running", 1, 2, 1, 2, ("g",), 1, "why", 1, 1, {"g": 1})),
-    ("checkpoints/checkpoint-[sequence]", Checkpoint("why", 1, 1, {"g": {"c": "i"}}, 1, {"g": ("c",)})),
+    ("queries, queries/[query]", segments.Query("r", 1, 1, expired_ms=1, rewind=segments.Rewind(1, 1, True))),
+    ("pools/[pool]", segments.Pool(1, "r")),
+    (
+        "/consumers/regions/[region]",
+        regions.Region(regions.SLOTS, "Running", 1, 2, 1, 2, ("g",), 1, "why", 1, 1, {"g": 1}),
+    ),
+    ("checkpoints/checkpoint-[sequence]", regions.Checkpoint("why", 1, 1, {"g": {"c": "i"}}, 1, {"g": ("c",)})),
     (
         CONTRIBUTION,
-        Contribution("i", 1, {PARTITION: 1}, {"t": "id"}, {PARTITION: "AA=="}, "AA==", StateFile("f", 1, 1), 1),
+        regions.Contribution(
+            "i", 1, {PARTITION: 1}, {"t": "id"}, {PARTITION: "AA=="}, "AA==", regions.StateFile("f", 1, 1), 1
+        ),
     ),
-    ("checkpoint-[sequence]/completed, aborted, abandoned", CheckpointEnd(1, 1, "why", (1,))),
-    ("regions/[region]/request", RegionRequest("reset", "who", "why", 1, True, 1)),
+    ("checkpoint-[sequence]/completed, aborted, abandoned", regions.CheckpointEnd(1, 1, "why", (1,))),
+    ("regions/[region]/request", regions.RegionRequest("reset", "who", "why", 1, True, 1)),
 )
 """The section of a znode, and its record with all that can be written: between them records leave no field out."""
 NAMES = {"t", "c", "c-0", "g", "lag", "0"}
 """Keys of the records above that are no fields, but names and partitions."""
 
 
-def section(title: str) -> str:
-    """The text of the document under a heading, up to the next one."""
-    found = re.search(rf"^### {re.escape(title)}\n(.*?)(?=^##)", DOCUMENT, re.MULTILINE | re.DOTALL)
-    assert found, f"no section {title}"
-    return found[1]
+section = partial(pages.section, DOCUMENT)
+
+
+def examples(title: str) -> list[str]:
+    """The lines of JSON in a section."""
+    return [line.strip() for line in section(title).splitlines() if line.startswith("    {")]
 
 
 def keys_of(value: Any) -> set[str]:
@@ -206,13 +141,15 @@ def keys_of(value: Any) -> set[str]:
     ("title", "record"), WRITTEN, ids=[f"{title} {type(made).__name__}" for title, made in WRITTEN]
 )
 def test_every_field_that_is_written_is_in_the_section_of_its_znode(title: str, record: Any) -> None:
-    text = section(title) + (section("ids/[consumer]") if isinstance(record, Seat) else "")  # which it refers to
+    text = section(title)
+    if isinstance(record, records.Seat):
+        text += section("ids/[consumer]")  # which it refers to
     fields = keys_of(json.loads(record.to_bytes())) - NAMES - {"version"}
 
     assert {name for name in fields if not re.search(rf"[`\"]{re.escape(name)}[`\"]", text)} == set()
 
 
-def records() -> dict[str, type]:
+def kinds() -> dict[str, type]:
     """Every class that is written into a znode, and every one that is a field of one."""
     modules = [import_module(f"{znodes.__name__}.{found.name}") for found in iter_modules(znodes.__path__)]
     return {
@@ -247,7 +184,7 @@ def defaults_of(kind: type) -> dict[str, Any]:
 def test_every_record_is_written_with_all_of_its_fields() -> None:
     made = [part for _, record in WRITTEN for part in parts_of(record)]
 
-    for name, kind in records().items():
+    for name, kind in kinds().items():
         of_kind = [each for each in made if type(each) is kind]
         assert of_kind, f"no {name} is written here"
         for field, default in defaults_of(kind).items():
@@ -255,100 +192,88 @@ def test_every_record_is_written_with_all_of_its_fields() -> None:
 
 
 @pytest.mark.parametrize(
-    "path",
+    ("path", "shown"),
     [
-        ACL_POLICY,
-        PATHS.acl,
-        COORDINATOR,
-        COORDINATOR_EPOCH,
-        DRILL,
-        f"{NODES}/[session]",
-        PAUSED,
-        PATHS.request,
-        Brokers().topic("[topic]"),
-        PATHS.state,
-        PATHS.id("[consumer]"),
-        PATHS.channel("[consumer]"),
-        PATHS.command("[consumer]", "command-[seq]"),
-        PATHS.owners + "/[topic]/[partition]",
-        PATHS.offsets + "/[topic]/[partition]",
-        PATHS.segments,
-        PATHS.segment("segment-[seq]"),
-        PATHS.queries,
-        PATHS.query("[query]"),
-        PATHS.pools,
-        PATHS.pool("[pool]"),
-        PATHS.history + "/rebalance-[generation]",
-        PATHS.sync,
-        PATHS.ask(ASK),
-        PATHS.member_answer(ASK, "[consumer]"),
-        PATHS.answer(ASK),
-        PATHS.sync_request,
+        (paths.ACL_POLICY, "/consumers/acl"),
+        (PATHS.acl, ".../[group]/acl"),
+        (paths.COORDINATOR, "/consumers/coordinator"),
+        (paths.COORDINATOR_EPOCH, "/consumers/coordinator_epoch"),
+        (paths.DRILL, "/consumers/drill"),
+        (f"{paths.NODES}/[session]", "/consumers/nodes/[session]"),
+        (paths.PAUSED, "/consumers/paused"),
+        (PATHS.request, ".../[group]/request"),
+        (paths.Brokers().topic("[topic]"), "/brokers/topics/[topic]"),
+        (PATHS.state, ".../[group]/state"),
+        (PATHS.id("[consumer]"), ".../[group]/ids/[consumer]"),
+        (PATHS.channel("[consumer]"), ".../[group]/channel/[consumer]"),
+        (PATHS.command("[consumer]", "command-[seq]"), ".../[group]/channel/[consumer]/command-[seq]"),
+        (PATHS.owners + "/[topic]/[partition]", ".../[group]/owners/[topic]/[partition]"),
+        (PATHS.offsets + "/[topic]/[partition]", ".../[group]/offsets/[topic]/[partition]"),
+        (PATHS.segments, ".../[group]/segments"),
+        (PATHS.segment("segment-[seq]"), ".../[group]/segments/segment-[seq]"),
+        (PATHS.queries, ".../[group]/queries"),
+        (PATHS.query("[query]"), ".../[group]/queries/[query]"),
+        (PATHS.pools, ".../[group]/pools"),
+        (PATHS.pool("[pool]"), ".../[group]/pools/[pool]"),
+        (PATHS.history + "/rebalance-[generation]", ".../[group]/history/rebalance-[generation]"),
+        (PATHS.sync, ".../[group]/sync"),
+        (PATHS.ask(ASK), ".../[group]/sync/ask-[number]"),
+        (PATHS.member_answer(ASK, "[consumer]"), ".../[group]/sync/ask-[number]/member-[consumer]"),
+        (PATHS.answer(ASK), ".../[group]/sync/ask-[number]/answer"),
+        (PATHS.sync_request, ".../[group]/sync_request"),
     ],
 )
-def test_every_path_is_in_the_documents_table(path: str) -> None:
-    shown = path.replace("/consumers/groups/[group]/", ".../[group]/")
-
+def test_every_path_is_in_the_documents_table(path: str, shown: str) -> None:
+    assert path.replace("/consumers/groups/[group]/", ".../[group]/") == shown
     assert f"| `{shown}` |" in DOCUMENT
 
 
-def test_examples_equal_the_output_of_zkcli_with_one_line_of_json_each() -> None:
-    examples = [line.strip() for line in DOCUMENT.splitlines() if line.startswith('    {"version"')]
+def test_examples_are_a_line_of_json_each_with_every_option_of_a_command() -> None:
+    shown = [json.loads(line) for line in DOCUMENT.splitlines() if line.startswith('    {"version"')]
 
-    assert len(examples) >= 15
-    for example in examples:
-        assert json.loads(example)["version"] >= 1
-
-
-def test_every_option_of_a_command_has_an_example() -> None:
-    shown = {json.loads(line).get("option") for line in DOCUMENT.splitlines() if line.startswith('    {"version":1')}
-
-    assert shown >= set(OPTIONS)
+    assert len(shown) >= 15
+    assert all(example["version"] >= 1 for example in shown)
+    assert {example.get("option") for example in shown if example["version"] == 1} >= set(records.OPTIONS)
 
 
 def test_the_sizes_of_client_side_assignment_are_the_codes_own() -> None:
-    rows = [
-        line.split("|")[2].strip() for line in section("Sizes of client-side assignment").splitlines() if "|" in line
-    ]
-    sizes = [int(row.split(" ")[0].replace(",", "")) for row in rows if row[:1].isdigit()]
+    cells = [cells[1] for cells in pages.rows(section("Sizes of client-side assignment"))]
+    sizes = [int(cell.split(" ")[0].replace(",", "")) for cell in cells if cell[:1].isdigit()]
 
     assert sizes == [
-        MAX_METADATA_BYTES, MAX_GROUP_METADATA_BYTES, MAX_MEMBER_STATE_BYTES, MAX_ANSWER_BYTES, OWNER_PATHS_A_SESSION,
-        MAX_COMMIT_BYTES - ROOM_BYTES, MAX_ZNODE_BYTES, MAX_COMMIT_BYTES // 2, MAX_ANSWER_PARTITIONS, ROOM,
-        LONGEST_REASON,
+        group_state.MAX_METADATA_BYTES, group_state.MAX_GROUP_METADATA_BYTES, group_state.MAX_MEMBER_STATE_BYTES,
+        group_state.MAX_ANSWER_BYTES, OWNER_PATHS_A_SESSION, MAX_COMMIT_BYTES - ROOM_BYTES, MAX_ZNODE_BYTES,
+        MAX_COMMIT_BYTES // 2, group_state.MAX_ANSWER_PARTITIONS, ROOM, records.LONGEST_REASON,
     ]  # fmt: skip
 
 
 def test_examples_of_client_side_assignment_are_readable_by_the_code() -> None:
-    ids = [json.loads(line) for line in section("ids/[consumer]").splitlines() if '"client":{' in line]
-    offer = Registration.parse("ids", json.dumps(ids[0]).encode()).client
+    (ids,) = (json.loads(line) for line in examples("ids/[consumer]") if '"client":{' in line)
+    offer = records.Registration.parse("ids", json.dumps(ids).encode()).client
     assert offer is not None
     metadata = ConsumerMetadata.parse("metadata", b64decode(offer.metadata["lag"]))
-    example = next(
-        line for line in section("Formats of protocol type consumer").splitlines() if line.startswith("    {")
-    )
-    client = next(line for line in section("state").splitlines() if line.startswith('    {"protocol_type"'))
-    ask = next(line for line in section("sync/ask-[number]").splitlines() if line.startswith("    {"))
+    client = next(line for line in examples("state") if line.startswith('{"protocol_type"'))
 
-    assert metadata == ConsumerMetadata(ids[0]["subscription"])
-    assert ConsumerMetadata.parse("metadata", example.encode()).to_bytes() == example.strip().encode()
-    assert ClientSide.read(Fields("client", json.loads(client))).to_json() == json.loads(client)
-    assert Ask.parse("ask", ask.encode()).to_bytes() == ask.strip().encode()
-    entry = next(
-        line for line in section("sync/ask-[number]/member-[consumer]").splitlines() if line.startswith("    {")
-    )
-    assert MemberAnswer.parse("entry", entry.encode()).to_bytes() == entry.strip().encode()
-    assert ask_name(31) in section("sync/ask-[number]") + section("sync_request") + section("state")
+    assert metadata == ConsumerMetadata(ids["subscription"])
+    assert group_state.ClientSide.read(Fields("client", json.loads(client))).to_json() == json.loads(client)
+    for title, kind in (
+        ("Formats of protocol type consumer", ConsumerMetadata),
+        ("sync/ask-[number]", group_state.Ask),
+        ("sync/ask-[number]/member-[consumer]", group_state.MemberAnswer),
+    ):
+        example = examples(title)[0].encode()
+        assert kind.parse(title, example).to_bytes() == example
+    assert paths.ask_name(31) in section("sync/ask-[number]") + section("sync_request") + section("state")
 
 
 # ---- access control
 
 
-def row(path: str, rights: Rights) -> AccessRow:
+def row(path: str, rights: policy.Rights) -> AccessRow:
     """The document's row of a znode, by the rights in the code: its creation and removal are rights on its parent."""
-    parent = RIGHTS.get(path.rpartition("/")[0] or "/", Rights("")) if path != "/" else Rights("")
+    parent = policy.RIGHTS.get(path.rpartition("/")[0] or "/", policy.Rights("")) if path != "/" else policy.Rights("")
 
-    def parties(rights: Rights, letter: str) -> str:
+    def parties(rights: policy.Rights, letter: str) -> str:
         held = (("C", rights.coordinators), ("M", rights.members))
         return " ".join(party for party, letters in held if letter in letters)
 
@@ -363,15 +288,13 @@ def row(path: str, rights: Rights) -> AccessRow:
 
 
 def test_the_table_of_access_control_is_the_codes_own_row_for_row() -> None:
-    assert list(access_table().items()) == [(path, row(path, rights)) for path, rights in RIGHTS.items()]
+    assert list(access_table().items()) == [(path, row(path, rights)) for path, rights in policy.RIGHTS.items()]
 
 
 def test_every_znode_of_the_tree_has_a_row_of_access_control() -> None:
-    shown = [
-        line.split("|")[1] for line in DOCUMENT.split("## The tree")[1].split("\n## ")[0].splitlines() if "| `" in line
-    ]
-    names = [name for cell in shown for name in re.findall(r"`([^`]+)`", cell)]
-    patterns = {re.sub(r"\[[^]]*\]", "*", path) for path in RIGHTS}
+    shown = " ".join(cells[0] for cells in pages.rows(section("The tree")))
+    names = re.findall(r"`([^`]+)`", shown)
+    patterns = {re.sub(r"\[[^]]*\]", "*", path) for path in policy.RIGHTS}
     found = set()
     for name in names:
         path = name.replace(".../[group]", "/consumers/groups/[group]").replace(
@@ -388,9 +311,97 @@ def test_every_znode_of_the_tree_has_a_row_of_access_control() -> None:
 def test_the_bounds_of_identities_are_the_documents() -> None:
     text = section("/consumers/acl")
 
-    assert f"`scheme:id`, {MOST_IDENTITIES} each at most" in text
-    assert (
-        f"An identity has {LONGEST_IDENTITY} characters at most, and all of them with 20 bytes each {MOST_BYTES:,}"
-        in text
-    )
-    assert {readers.value for readers in Readers} == {"all", "readers", "none"}
+    assert f"`scheme:id`, {policy.MOST_IDENTITIES} each at most" in text
+    assert f"An identity has {policy.LONGEST_IDENTITY} characters at most, and all of them" in text
+    assert f"and all of them with 20 bytes each {policy.MOST_BYTES:,}" in text
+    assert {readers.value for readers in policy.Readers} == {"all", "readers", "none"}
+
+
+# ---- paths
+
+
+G = paths.GroupPaths("flights")
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        (paths.Brokers().topics, "/brokers/topics"),
+        (paths.Brokers("/kafka/brokers").topic("t"), "/kafka/brokers/topics/t"),
+        (paths.Brokers().ids, "/brokers/ids"),
+        (paths.Brokers("/kafka/brokers").id("0"), "/kafka/brokers/ids/0"),
+        (G.rebalance(12), "/consumers/groups/flights/history/rebalance-0000000012"),
+        (G.command_prefix("c1"), "/consumers/groups/flights/channel/c1/command-"),
+        (G.owner("t", 3), "/consumers/groups/flights/owners/t/3"),
+        (G.offset("t", 3), "/consumers/groups/flights/offsets/t/3"),
+        (G.segment_prefix, "/consumers/groups/flights/segments/segment-"),
+    ],
+)
+def test_path_is_the_documented_one(path: str, expected: str) -> None:
+    assert path == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "parents"),
+    [
+        (G.owner("t", 3), (G.owners, G.owners_of("t"))),
+        (G.offset("t", 3), (G.offsets, G.offsets_of("t"))),
+        (G.rebalance(12), (G.history,)),
+        (G.segment("segment-0000000001"), (G.segments,)),
+        (G.state, ()),
+        (G.command("c1", "command-0000000001"), ()),
+        (G.owners, ()),
+        (paths.COORDINATOR, ()),
+        ("/brokers/topics/t/owners/x", ()),
+    ],
+)
+def test_parents_of_owners_offsets_history_and_segments_are_known(path: str, parents: tuple[str, ...]) -> None:
+    assert paths.parents_of(path) == parents
+
+
+@pytest.mark.parametrize("number", [1, 10**10 - 1, 10**10, 2**52, 2**53 - 1])
+def test_every_number_that_a_coordinator_counts_is_read_from_the_name_it_is_given(number: int) -> None:
+    def name(path: str) -> str:
+        return path.rpartition("/")[2]
+
+    assert paths.history_generation(name(G.rebalance(number))) == number
+    assert paths.checkpoint_number(name(paths.RegionPaths("r").checkpoint(number))) == number
+    assert paths.ask_number(paths.ask_name(number)) == number
+
+
+@pytest.mark.parametrize("digits", ["1", "00000000001", "-0000000001", "", "9" * 19, "000000000a", "\uff10000000001"])
+def test_other_names_have_no_number(digits: str) -> None:
+    assert paths.history_generation(f"rebalance-{digits}") == 0
+    assert paths.checkpoint_number(f"checkpoint-{digits}") == 0
+    assert paths.checkpoint_number(f"rebalance-{1:010d}") == 0
+
+
+def test_parents_of_a_group_are_in_order_of_creation() -> None:
+    made = set("/")
+    for path in G.skeleton:
+        assert (path.rsplit("/", 1)[0] or "/") in made
+        made.add(path)
+    for path in (G.id("c"), G.channel("c"), G.owners_of("t"), G.offsets_of("t"), G.segment("s"), G.query("q")):
+        assert path.rsplit("/", 1)[0] in made
+    assert G.rebalance(1).rsplit("/", 1)[0] in made
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("command-0000000000", 0),
+        ("command-0000000012", 12),
+        ("segment-2147483647", 2**31 - 1),
+        ("segment--2147483648", -(2**31)),
+    ],
+)
+def test_the_number_that_zookeeper_appended_is_read(name: str, number: int) -> None:
+    assert paths.sequence(name) == number
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "command", "command-", "command-1", "command-00000000001", "command-000000000x", "command-" + "\u0661" * 10],
+)
+def test_a_name_that_zookeeper_did_not_number_has_no_number(name: str) -> None:
+    assert paths.sequence(name) is None

@@ -1,14 +1,67 @@
-"""Log ends in the progress of a query."""
+"""Read tasks of the DataFrame source: garbage collection in their workers, and log ends in a query's progress."""
 
 from __future__ import annotations
 
+import gc
+import subprocess
+import sys
+
+import pytest
+
 from consumer.logs.base import LogError, TopicIdPartition
+from consumer.spark.gc_tuning import fewer_collections
+from consumer.spark.source import data_source
 from consumer.spark.source.data_source import progress_of, stands_of
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import Channel, OffsetRecord
 from tests.property.tree import MemoryTree
 from tests.support.memlog import MemoryLog
+
+IN_A_WORKER = """
+import gc
+from consumer.spark.source.data_source import records
+
+assert not list(records([], True))
+frozen, left = gc.get_freeze_count(), len(gc.get_objects())
+assert frozen > 100 * left, (frozen, left)
+
+class Knot: ...
+knot = Knot()
+knot.itself = knot
+del knot
+gc.collect()
+assert not any(isinstance(found, Knot) for found in gc.get_objects())
+
+kept = [[number] for number in range(1000)]
+assert not list(records([], True))
+assert gc.get_freeze_count() <= frozen
+"""
+
+
+@pytest.mark.long
+def test_worker_collects_only_objects_created_after_its_modules_were_loaded() -> None:
+    done = subprocess.run([sys.executable, "-c", IN_A_WORKER], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_read_task_excludes_the_modules_from_collection(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[None] = []
+    monkeypatch.setattr(data_source, "spare_modules", lambda: calls.append(None))
+    assert not list(data_source.records([], True))
+    assert calls == [None]
+
+
+def test_slot_collects_less_often_and_restores_the_process() -> None:
+    before = gc.get_threshold()
+    with pytest.raises(KeyError), fewer_collections():
+        assert gc.get_threshold()[0] >= 20_000
+        raise KeyError
+    assert gc.get_threshold() == before
+
+
+# ---- log ends in the progress of a query
+
 
 PATHS = GroupPaths("g")
 
