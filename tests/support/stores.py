@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from coordinator.zk.errors import OutcomeUnknown
 from coordinator.zk.store import Listing, Node, Operation, StateListener, Store, Watch
@@ -67,3 +67,33 @@ class DeafStore(FrontStore):
 
     def children_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Listing | None]:
         return self.behind.children_many(paths)
+
+
+class AfterRead(FrontStore):
+    """Does something once, right after a read: what was read is old by the time it is used."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._path = ""
+        self._left = 0
+        self._happens: Callable[[], object] = lambda: None
+
+    def after(self, path: str, happens: Callable[[], object], nth: int = 1) -> AfterRead:
+        """Do this after the `nth` read of a znode's data or children from now on."""
+        self._path, self._happens, self._left = path, happens, nth
+        return self
+
+    def _read(self, paths: Sequence[str]) -> None:
+        self._left -= self._path in paths
+        if self._path in paths and self._left == 0:
+            self._happens()
+
+    def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
+        nodes = super().get_many(paths, watch)
+        self._read(paths)
+        return nodes
+
+    def children_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Listing | None]:
+        listings = super().children_many(paths, watch)
+        self._read(paths)
+        return listings
