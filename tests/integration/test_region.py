@@ -26,7 +26,7 @@ from coordinator.zk.znodes.regions import Region, RegionRequest
 from tests.support.cli import run, run_json, run_ok
 from tests.support.client_side import Hooked, no_answer
 from tests.support.region import PATHS, Counting, CountingRegion, running
-from tests.support.stores import AfterRead
+from tests.support.stores import Reads
 from tests.support.wait import eventually
 from tests.support.world import SESSION_MS, World
 
@@ -234,7 +234,7 @@ def test_an_application_takes_the_region_back_itself_but_not_for_ever(r: Countin
 
 def test_checkpoint_with_a_state_from_after_a_reset_request_is_never_completed(r: CountingRegion) -> None:
     """The request and the contribution come within one turn, after it has read the region."""
-    r.coordinator(wrap=AfterRead)
+    r.coordinator(wrap=Reads)
     one = r.joins("c1")
     before = r.now
     one.has_finished = False
@@ -247,7 +247,7 @@ def test_checkpoint_with_a_state_from_after_a_reset_request_is_never_completed(r
         one.has_finished = True
         eventually(lambda: "g~c1" in r.world.names(PATHS.checkpoint(1)), 10, "it contributes")
 
-    r.front(AfterRead).after(PATHS.root, asks_and_contributes)
+    r.front(Reads).after(PATHS.root, asks_and_contributes)
     after = r.reset_by(lambda: r.asks("checkpoint"))  # the turn of any request
 
     assert after.sequence == 0 and "aborted" in r.world.names(PATHS.checkpoint(1))

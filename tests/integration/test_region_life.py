@@ -28,7 +28,7 @@ from coordinator.zk.znodes.regions import CHECKPOINT, COMPLETED, RESET, RegionRe
 from tests.support.cli import run, run_json, run_ok
 from tests.support.parties import Parties, owned_by
 from tests.support.region import PATHS, CountingRegion, running
-from tests.support.stores import AfterRead
+from tests.support.stores import Reads
 from tests.support.wait import eventually
 from tests.support.world import World
 
@@ -314,7 +314,7 @@ def test_reset_request_of_an_application_survives_concurrent_requests(world: Wor
     if stands:
         world.store.commit([other])
     changes = Delete(PATHS.request) if stands else other
-    store = AfterRead(world.store).after(PATHS.request, lambda: world.store.commit([changes]))
+    store = Reads(world.store).after(PATHS.request, lambda: world.store.commit([changes]))
 
     a_member(world).request_reset(store, Guarded(world.store), "it has lost its way")  # type: ignore[arg-type]
 
