@@ -137,7 +137,7 @@ def test_a_clean_stop_beside_a_slow_process_with_a_backlog_has_its_checkpoint(
 
 
 def test_slow_process_beyond_drain_and_poll_timeouts_costs_only_a_checkpoint(o: OperatingRegion) -> None:
-    o.coordinator(drain_timeout_ms=500)
+    o.world.coordinator(drain_timeout_ms=500)
     o.log.end = 100
     one = stuck(o, queued=100, max_poll_records=1, max_poll_interval_ms=1000)
     stuck_at, before = one.consumer._runtime.monotonic(), o.now.reset
@@ -212,7 +212,7 @@ def test_process_exception_ends_the_operator_uncheckpointed_and_names_the_record
 
 
 def test_checkpoint_excludes_records_processed_between_reset_request_and_reset(o: OperatingRegion) -> None:
-    o.coordinator(checkpoint_interval_ms=100)
+    o.world.coordinator(checkpoint_interval_ms=100)
     one = o.joins("c1")
 
     def doubts(record: Record) -> None:

@@ -15,7 +15,7 @@ from consumer.consumer import Consumer
 from consumer.logs.embedded.producer import Producer
 from consumer.membership import contributor
 from coordinator.term.metrics import CoordinatorMetrics
-from coordinator.zk.errors import Refused, UsageError
+from coordinator.zk.errors import UsageError
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.security.access import AUTH_VARIABLE, digest_identity
 from coordinator.zk.security.policy import AclPolicy
@@ -45,7 +45,7 @@ def test_secured_group_is_bound_only_to_a_region_that_an_operator_permits(
 ) -> None:
     monkeypatch.setenv(AUTH_VARIABLE, "digest:all:secret")
     one_party = (digest_identity("all:secret"),)
-    r.coordinator(sweep_interval_ms=200)
+    r.world.coordinator(sweep_interval_ms=200)
     r.topic(4)
     closed = AclPolicy(is_secure=True, coordinators=one_party, operators=one_party, members=one_party)
     world.put(GroupPaths("g").root)
@@ -153,7 +153,7 @@ def test_states_are_exact_through_joins_kills_and_leaves_with_every_strategy(r: 
 def test_a_member_that_leaves_asks_again_when_its_checkpoint_is_aborted(
     r: CountingRegion, caplog: pytest.LogCaptureFixture
 ) -> None:
-    r.coordinator(drain_timeout_ms=300)
+    r.world.coordinator(drain_timeout_ms=300)
     one, two = r.starts("c1", "c2")
     two.has_finished = False
     before = r.now
@@ -203,7 +203,7 @@ def test_static_member_restart_restores_its_state_and_that_of_every_member(r: Co
 def test_static_restart_and_leave_between_two_coordinators_resets_the_region(
     r: CountingRegion, assignment: str
 ) -> None:
-    service = r.coordinator()
+    service = r.world.coordinator()
     r.joins("c1", assignment=assignment)
     two = r.joins("s", group_instance_id="s", assignment=assignment)
     r.checkpoint()
@@ -214,13 +214,13 @@ def test_static_restart_and_leave_between_two_coordinators_resets_the_region(
     eventually(lambda: again.consumer.member.registrations, 10, "it has registered")
     again.close()
 
-    r.coordinator()
+    r.world.coordinator()
 
     eventually(lambda: r.now.reset > before, 10, "the region is reset")
 
 
 def test_an_application_takes_the_region_back_itself_but_not_for_ever(r: CountingRegion) -> None:
-    r.coordinator(max_consecutive_resets=2)
+    r.world.coordinator(max_consecutive_resets=2)
     one = r.joins("c1")
     for _ in range(2):
         r.reset_by(lambda: one.consumer.request_reset("its disk is full"))
@@ -234,7 +234,7 @@ def test_an_application_takes_the_region_back_itself_but_not_for_ever(r: Countin
 
 def test_checkpoint_with_a_state_from_after_a_reset_request_is_never_completed(r: CountingRegion) -> None:
     """The request and the contribution come within one turn, after it has read the region."""
-    r.coordinator(wrap=Reads)
+    r.world.coordinator(wrap=Reads)
     one = r.joins("c1")
     before = r.now
     one.has_finished = False
@@ -247,7 +247,7 @@ def test_checkpoint_with_a_state_from_after_a_reset_request_is_never_completed(r
         one.has_finished = True
         eventually(lambda: "g~c1" in r.world.names(PATHS.checkpoint(1)), 10, "it contributes")
 
-    r.front(Reads).after(PATHS.root, asks_and_contributes)
+    r.world.front(Reads).after(PATHS.root, asks_and_contributes)
     after = r.reset_by(lambda: r.asks("checkpoint"))  # the turn of any request
 
     assert after.sequence == 0 and "aborted" in r.world.names(PATHS.checkpoint(1))
@@ -333,10 +333,10 @@ def test_groups_of_a_region_are_checkpointed_and_reset_together_even_when_empty(
 
 
 def test_a_coordinator_that_dies_at_any_time_leaves_the_states_exact(r: CountingRegion) -> None:
-    services = [r.coordinator(checkpoint_interval_ms=300)]
+    services = [r.world.coordinator(checkpoint_interval_ms=300)]
     _, two = r.starts("c1", "c2")
     for number in range(4):
-        services.append(r.coordinator(checkpoint_interval_ms=300))
+        services.append(r.world.coordinator(checkpoint_interval_ms=300))
         r.log.end += 20
         r.world.session_of(r.world.elected(*services)).close()
         r.world.stop_coordinator(services.pop(0))
@@ -361,7 +361,7 @@ def test_partitions_that_are_added_begin_at_their_beginning_and_cost_no_work(r: 
 def test_offset_lost_by_the_log_fails_the_region_with_a_remedy_and_is_not_skipped(
     r: CountingRegion, tmp_path: Path
 ) -> None:
-    r.coordinator(sweep_interval_ms=300)
+    r.world.coordinator(sweep_interval_ms=300)
     r.topic(2)
     one = r.joins("c1")
     r.checkpoint()
@@ -437,7 +437,7 @@ def test_regions_are_shown_checkpointed_and_reset_from_the_command_line(r: Count
 
 def test_application_error_while_processing_takes_no_checkpoint_and_loses_no_record(r: CountingRegion) -> None:
     """Not all polled records were processed: no state may belong to these offsets."""
-    r.coordinator()
+    r.world.coordinator()
     r.topic(2)
     config = ConsumerConfig(zk=r.zk, group="g", consumer="c1", region="r", session_timeout_ms=SESSION_MS)
     with pytest.raises(KeyboardInterrupt), Consumer(config, Subscription({"t": 1}), source=r.log) as consumer:
@@ -468,7 +468,7 @@ def test_partitions_without_an_owner_are_carried_over_checkpoints_and_restored(r
 
 
 def test_a_reset_replaces_a_request_for_a_checkpoint_that_is_not_answered_yet(r: CountingRegion) -> None:
-    service = r.coordinator()
+    service = r.world.coordinator()
     r.joins("c1")
     run_ok(r.zk, "pause", "g")
     run_ok(r.zk, "regions", "checkpoint", "r")
@@ -488,7 +488,7 @@ def test_reset_without_a_number_leaves_the_checkpoint_to_the_coordinator(
     r: CountingRegion, args: Sequence[str], asked: int | None
 ) -> None:
     """One that completes after the command has read the region is not abandoned."""
-    service = r.coordinator()
+    service = r.world.coordinator()
     r.joins("c1")
     r.checkpoint()
     second = r.checkpoint()
@@ -498,7 +498,7 @@ def test_reset_without_a_number_leaves_the_checkpoint_to_the_coordinator(
 
     data = r.world.data(PATHS.request)
     assert data is not None and RegionRequest.parse(PATHS.request, data).sequence == asked
-    assert r.reset_by(r.coordinator).sequence == (second if asked is None else asked)
+    assert r.reset_by(r.world.coordinator).sequence == (second if asked is None else asked)
 
 
 def test_restarted_dynamic_member_resets_a_led_group_once(r: CountingRegion) -> None:
@@ -513,7 +513,7 @@ def test_restarted_dynamic_member_resets_a_led_group_once(r: CountingRegion) -> 
     assert after.reset - before.reset <= r.world.state("g").generation - generation + 1
 
 
-def test_foreign_znodes_below_checkpoints_and_requests_stop_no_group_or_region(r: CountingRegion) -> None:
+def test_foreign_znodes_below_checkpoints_stop_no_group_or_region(r: CountingRegion) -> None:
     r.joins("c1")
     sequence = r.checkpoint()
     given = r.world.data(PATHS.contribution(sequence, "g", "c1")) or b""
@@ -525,21 +525,13 @@ def test_foreign_znodes_below_checkpoints_and_requests_stop_no_group_or_region(r
     r.reset(sequence)
 
     assert later > sequence + 1
-
-    # The coordinator removes a request without data at once: the hand is quicker the next time.
-    def is_put() -> bool:
-        r.world.put(f"{PATHS.request}/stray")
-        return True
-
-    eventually(is_put, 5, "it is there", ignoring=(Refused,))
-    eventually(lambda: r.world.data(PATHS.request) is None, 20, "the request is removed with its children")
     r.counts_on()
 
 
 def test_group_turns_are_requested_after_a_lost_reply_to_a_regions_multi(r: CountingRegion) -> None:
-    r.coordinator(wrap=Hooked)
+    r.world.coordinator(wrap=Hooked)
     r.joins("c1")
-    front = r.front(Hooked)
+    front = r.world.front(Hooked)
     front.after(lambda done: any(isinstance(each, SetData) and each.path == PATHS.root for each in done), no_answer)
 
     r.reset()
@@ -563,7 +555,7 @@ def test_status_reports_unreadable_regions_with_their_path_and_failed_regions(wo
 
 def test_metrics_of_a_region_count_checkpoints_and_resets_until_its_removal(r: CountingRegion) -> None:
     metrics = CoordinatorMetrics()
-    r.coordinator(metrics=metrics, sweep_interval_ms=300)
+    r.world.coordinator(metrics=metrics, sweep_interval_ms=300)
     one = r.joins("c1")
     r.checkpoint()
     r.reset()

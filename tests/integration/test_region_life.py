@@ -68,7 +68,7 @@ def test_empty_group_removed_from_its_region_resumes_at_the_checkpoint_stateless
 
 
 def test_region_without_groups_is_removed_and_its_last_group_runs_without_one(r: CountingRegion) -> None:
-    r.coordinator(sweep_interval_ms=300)
+    r.world.coordinator(sweep_interval_ms=300)
     one = r.joins("c1")
     r.checkpoint()
     one.close()
@@ -99,7 +99,7 @@ def test_deleted_group_leaves_nothing_in_its_region_for_a_group_of_the_same_name
 
 
 def test_members_remove_state_files_of_retired_checkpoints_and_no_others(r: CountingRegion, tmp_path: Path) -> None:
-    r.coordinator(checkpoints_kept=1)
+    r.world.coordinator(checkpoints_kept=1)
     files = tmp_path / "r"
     one, gone = r.starts("g~c1", "a~a1", checkpoint_dir=str(tmp_path))
     one.padding = gone.padding = b"x" * 5000
@@ -126,7 +126,7 @@ def test_members_remove_state_files_of_retired_checkpoints_and_no_others(r: Coun
 
 
 def test_old_checkpoint_that_is_closed_does_not_hinder_the_next_ones(r: CountingRegion, tmp_path: Path) -> None:
-    service = r.coordinator(checkpoints_kept=2)
+    service = r.world.coordinator(checkpoints_kept=2)
     r.joins("c1")
     old = PATHS.checkpoint(r.checkpoint())
     r.checkpoint()
@@ -246,7 +246,7 @@ def test_end_znode_made_by_hand_below_an_open_checkpoint_aborts_it(r: CountingRe
 def test_damaged_contribution_is_reported_until_a_reset_to_another_checkpoint(
     r: CountingRegion, is_removed: bool
 ) -> None:
-    r.coordinator(max_rebalance_retries=1)
+    r.world.coordinator(max_rebalance_retries=1)
     one = r.joins("c1")
     first = r.checkpoint()
     r.counts_on()
@@ -268,14 +268,14 @@ def test_damaged_contribution_is_reported_until_a_reset_to_another_checkpoint(
 
 
 def test_checkpoint_does_not_begin_while_a_group_cannot_take_part_with_the_reason(r: CountingRegion) -> None:
-    coordinator = r.coordinator()
+    coordinator = r.world.coordinator()
     one, other = r.starts("c1", "h~o1")
     path = PATHS.contribution(r.checkpoint(), "h", "o1")
     given = r.world.data(path) or b""
     r.world.put(path, b"no contribution")
     r.world.stop_coordinator(coordinator)
     fast = {"checkpoint_interval_ms": 300, "drain_timeout_ms": 600, "sweep_interval_ms": 300}
-    r.world.elected(r.coordinator(max_rebalance_retries=1, **fast))
+    r.world.elected(r.world.coordinator(max_rebalance_retries=1, **fast))
     eventually(lambda: r.world.state("h").state == FAILED, 30, "the group's turns fail")
     hindered = eventually(lambda: (now := r.now).reason and not now.open and now, 15, "the region has the reason")
     assert hindered.reason.startswith(f"no checkpoint: the turns of group h fail: {path} "), hindered.reason

@@ -41,7 +41,9 @@ def bench(world: World, tmp_path: Path) -> Iterator[SlotBench]:
 
 
 def runs(bench: SlotBench, *numbers: int, end: int = 20, **options: Any) -> list[Slot]:
-    """Slots that have partitions of so many records each; their region is Running."""
+    """Slots that have partitions of so many records each; their region is Running, and has a coordinator."""
+    if not bench.world.has_coordinator:
+        bench.world.coordinator()
     bench.end(end)
     made = [bench.slot(number, **({"region": "r"} | options)) for number in numbers]
     bench.world.stable("g", len(numbers))
@@ -82,7 +84,6 @@ def contributed(world: World, sequence: int) -> dict[int, int]:
 
 
 def test_segments_below_a_checkpoint_hold_exactly_its_contributions(world: World, bench: SlotBench) -> None:
-    world.coordinator()
     slots = runs(bench, 0, 1, end=30, seal_interval_ms=SLOW)  # nothing is sealed but by the drain
     have_fetched(*slots)
 
@@ -97,7 +98,6 @@ def test_segments_below_a_checkpoint_hold_exactly_its_contributions(world: World
 
 
 def test_open_segment_is_sealed_for_a_checkpoint_while_fetching_is_paused(world: World, bench: SlotBench) -> None:
-    world.coordinator()
     (slot,) = runs(bench, 0, end=30, seal_interval_ms=SLOW)
     have_fetched(slot)
     world.store.commit([SetData(PATHS.segments, SegmentsRecord(paused="a hand").to_bytes())])
@@ -110,7 +110,6 @@ def test_open_segment_is_sealed_for_a_checkpoint_while_fetching_is_paused(world:
 
 
 def test_joining_slot_aborts_the_open_checkpoint_and_a_later_one_completes(world: World, bench: SlotBench) -> None:
-    world.coordinator()
     runs(bench, 0, end=0)
     blocked = bench.slot(1, region="r", seal_interval_ms=SLOW)
     world.stable("g", 2)
@@ -132,7 +131,6 @@ def test_joining_slot_aborts_the_open_checkpoint_and_a_later_one_completes(world
 
 
 def test_slot_that_cannot_seal_contributes_later_and_is_not_evicted(world: World, bench: SlotBench) -> None:
-    world.coordinator()
     (slot,) = runs(bench, 0, seal_interval_ms=SLOW, max_poll_interval_ms=1500)
     have_fetched(slot)
     bench.break_files(slot)
@@ -159,7 +157,6 @@ def test_slot_in_a_region_of_consumers_is_refused(world: World, bench: SlotBench
 
 
 def test_a_region_of_slots_is_never_reset_neither_by_command_nor_by_a_request(world: World, bench: SlotBench) -> None:
-    world.coordinator()
     runs(bench, 0)
     sequence = checkpoint(world)
 
@@ -172,7 +169,6 @@ def test_a_region_of_slots_is_never_reset_neither_by_command_nor_by_a_request(wo
 
 
 def test_offsets_of_an_unused_slot_group_can_be_reset(world: World, bench: SlotBench, tmp_path: Path) -> None:
-    world.coordinator()
     runs(bench, 0)
     bench.close()
     eventually(lambda: world.state("g").state == "Empty", 10, "the group is Empty")
@@ -187,12 +183,11 @@ def test_offsets_of_an_unused_slot_group_can_be_reset(world: World, bench: SlotB
 
 
 def test_checkpoint_begun_before_a_generation_is_written_is_complete_or_aborted(world: World, bench: SlotBench) -> None:
-    service = world.coordinator(wrap=Hooked, drain_timeout_ms=20_000)
+    world.coordinator(wrap=Hooked, drain_timeout_ms=20_000)
     runs(bench, 0, 1, seal_interval_ms=50)
     checkpoint(world)
-    front, about_to_write = world.session_of(service), ThreadGate()
-    assert isinstance(front, Hooked)
-    front.before(writes(PATHS.state, b'"generation":%d' % (world.state("g").generation + 1)), about_to_write)
+    about_to_write, generation = ThreadGate(), b'"generation":%d' % (world.state("g").generation + 1)
+    world.front(Hooked).before(writes(PATHS.state, generation), about_to_write)
     bench.slot(2, region="r", seal_interval_ms=50)
     eventually(about_to_write.reached.is_set, 15, "the generation is about to be written")
     opened = begins(world)
@@ -206,7 +201,6 @@ def test_checkpoint_begun_before_a_generation_is_written_is_complete_or_aborted(
 
 
 def test_checkpoint_completes_without_an_absent_static_slot(world: World, bench: SlotBench) -> None:
-    world.coordinator()
     runs(bench, 0, 1, session_timeout_ms=30_000)
     slot, thread = bench.running[1]
     slot.stop("it is started again soon")

@@ -18,10 +18,9 @@ from consumer.fetching.record_buffer import Record
 from consumer.metrics import ConsumerMetrics
 from consumer.operator.consumer_operator import ConsumerOperator, Processor
 from consumer.operator.states import State
-from coordinator.service import CoordinatorService
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.store import Create, Store
+from coordinator.zk.store import Create
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import RegionPaths
 from coordinator.zk.znodes.regions import ABORTED, COMPLETED, Contribution, Region, RegionRequest
@@ -276,14 +275,15 @@ def exact(log: MemoryLog, partitions: int | Mapping[str, int], *members: Counts)
 
 
 M = TypeVar("M", Counting, Operating)
-F = TypeVar("F", bound=Store)
 
 
 class RegionBench(Generic[M]):
     """Region `r`, whose members count one log in memory. `h~o1` is consumer o1 of group `h`, and `c1` one of group `g`.
 
     :ivar topics: topic -> its partitions: `t` has 4 unless the test has said otherwise before its first member.
-    :ivar services: the coordinators, one with the default options unless the test has started another one before.
+    :ivar members: name -> the newest member of that name.
+
+    A coordinator is started with the first member, with the default options, unless the test has started one.
     """
 
     def __init__(self, world: World, kind: Callable[..., M]) -> None:
@@ -291,26 +291,14 @@ class RegionBench(Generic[M]):
         self.zk = world.zk
         self.log = MemoryLog(end=40)
         self.topics: dict[str, int] = {}
-        self.services: list[CoordinatorService] = []
+        self.members: dict[str, M] = {}
         self._kind = kind
-        self._members: dict[str, M] = {}
         self._lives = ExitStack()
 
     def close(self) -> None:
         self._lives.close()
 
     # ---- what runs
-
-    def coordinator(self, **options: Any) -> CoordinatorService:
-        self.services.append(self.world.coordinator(**options))
-        return self.services[-1]
-
-    def front(self, kind: type[F]) -> F:
-        """The store in front of the session of its only coordinator, which wraps it so."""
-        (service,) = self.services
-        found = self.world.session_of(self.world.elected(service))
-        assert isinstance(found, kind)
-        return found
 
     def topic(self, partitions: int, name: str = "t") -> None:
         """It has so many partitions from now on."""
@@ -320,14 +308,14 @@ class RegionBench(Generic[M]):
 
     def member(self, name: str, **options: Any) -> M:
         """Start a member; the newest one of a name takes the place of the one before."""
-        if not self.services:
-            self.coordinator()
+        if not self.world.has_coordinator:
+            self.world.coordinator()
         if not self.topics:
             self.topic(4)
         group, _, consumer = name.rpartition("~")
         made = self._kind(self.world, consumer, self.log, **{"group": group or "g", **options})
         self._lives.callback(made.vanish)
-        self._members[name] = made
+        self.members[name] = made
         return made
 
     def starts(self, *names: str, **options: Any) -> list[M]:
@@ -353,7 +341,7 @@ class RegionBench(Generic[M]):
     def groups(self) -> dict[str, list[M]]:
         """Group -> its members that have not ended."""
         found: dict[str, list[M]] = {}
-        for name, member in self._members.items():
+        for name, member in self.members.items():
             if not member.has_ended:
                 found.setdefault(name.rpartition("~")[0] or "g", []).append(member)
         return found
