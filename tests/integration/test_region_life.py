@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ from consumer.operator.region import RegionMember
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.security.policy import CREATE, READ, WORLD
 from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import AclEntry, Create, Delete, Operation, Store
+from coordinator.zk.store import AclEntry, Create, Delete
 from coordinator.zk.update import ensure
 from coordinator.zk.wire import OPEN_ACL
 from coordinator.zk.znodes.group_state import FAILED
@@ -224,24 +224,6 @@ def test_seat_that_expires_after_a_clean_leave_costs_the_others_no_work(
     assert set(r.world.state("g").target) == {"c1"}
 
 
-@pytest.mark.parametrize("stray", ["completed", "aborted"])
-def test_end_znode_made_by_hand_below_an_open_checkpoint_aborts_it(r: CountingRegion, stray: str) -> None:
-    one = r.joins("c1")
-    one.drain_s = 0.5
-    run_ok(r.zk, "regions", "checkpoint", "r")
-    number = eventually(lambda: r.now.open, 10, "a checkpoint is open")
-    r.world.put(PATHS.end(number, stray), b"")
-
-    eventually(lambda: not r.now.open, 15, "it has ended")
-
-    assert r.now.sequence == 0
-    assert set(r.world.names(PATHS.checkpoint(number))) - {"g~c1"} == {"aborted"}
-    r.counts_on()
-    one.drain_s = 0.0
-    assert r.checkpoint() == number + 1
-    r.exact()
-
-
 @pytest.mark.parametrize("is_removed", [False, True], ids=["damaged", "removed"])
 def test_damaged_contribution_is_reported_until_a_reset_to_another_checkpoint(
     r: CountingRegion, is_removed: bool
@@ -292,16 +274,6 @@ def test_checkpoint_does_not_begin_while_a_group_cannot_take_part_with_the_reaso
     r.exact(other)
 
 
-class Guarded:
-    """A channel whose fence always holds."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def guarded(self, operations: Sequence[Operation]) -> None:
-        self._store.commit(operations)
-
-
 def a_member(world: World) -> RegionMember:
     config = ConsumerConfig(zk=world.zk, group="g", consumer="c1", region="r", log_dir="none")
     return RegionMember(MemberContext(config, ThreadRuntime()), Callbacks())  # type: ignore[arg-type]
@@ -316,7 +288,8 @@ def test_reset_request_of_an_application_survives_concurrent_requests(world: Wor
     changes = Delete(PATHS.request) if stands else other
     store = Reads(world.store).after(PATHS.request, lambda: world.store.commit([changes]))
 
-    a_member(world).request_reset(store, Guarded(world.store), "it has lost its way")  # type: ignore[arg-type]
+    fenced = SimpleNamespace(guarded=world.store.commit)  # its fence always holds
+    a_member(world).request_reset(store, fenced, "it has lost its way")  # type: ignore[arg-type]
 
     assert RegionRequest.parse("it", world.data(PATHS.request) or b"").what == RESET
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -19,21 +19,15 @@ from tests.support.client_side import Hooked, ThreadGate, writes
 from tests.support.region import checkpoint, contributions, region, requested, running
 from tests.support.slots import PATHS, SlotBench
 from tests.support.wait import FAR_OFF_MS, eventually
-from tests.support.world import World, a_world
+from tests.support.world import World
 
 REGION = RegionPaths("r")
 SLOW = FAR_OFF_MS
 
 
 @pytest.fixture
-def world(zk: str) -> Iterator[World]:
-    with a_world(zk) as made:
-        made.topic("t", 4)
-        yield made
-
-
-@pytest.fixture
 def bench(world: World, tmp_path: Path) -> Iterator[SlotBench]:
+    world.topic("t", 4)
     made = SlotBench(world, tmp_path)
     made.post.keep(10)
     yield made
@@ -219,26 +213,21 @@ def test_checkpoint_attempts_back_off_the_longer_a_slot_cannot_seal(world: World
     bench.end(40)
     eventually(lambda: slot.sealer.problem, 20, "it cannot seal")
 
-    eventually(lambda: len(_ended(world)) >= 3, 30, "some checkpoints are aborted")
+    eventually(lambda: len(_aborted(world)) >= 3, 30, "some checkpoints are aborted")
 
-    first, second, third = _ended(world)[:3]
-    assert second.since_ms - first.at_ms >= 700 and third.since_ms - second.at_ms >= 1500
+    (_, first_end), (second, second_end), (third, _) = _aborted(world)[:3]
+    assert second - first_end >= 700 and third - second_end >= 1500
     before = region(world).sequence
     bench.mend_files(slot)
     eventually(lambda: region(world).sequence > before, 30, "one completes")
 
 
-class _Ended(NamedTuple):
-    since_ms: int
-    at_ms: int
-
-
-def _ended(world: World) -> list[_Ended]:
-    """When the checkpoints that were aborted began and ended, from the first on that ran into its timeout."""
+def _aborted(world: World) -> list[tuple[int, int]]:
+    """When the checkpoints that ran into their timeout began and ended, in ms."""
     found = []
     for name in world.names(REGION.checkpoints):
         number = checkpoint_number(name)
         began, end = world.data(REGION.checkpoint(number)), world.data(REGION.end(number, ABORTED))
         if began is not None and end is not None and "drain_timeout_ms" in CheckpointEnd.parse("end", end).reason:
-            found.append(_Ended(Checkpoint.parse("it", began).since_ms, CheckpointEnd.parse("end", end).at_ms))
+            found.append((Checkpoint.parse("it", began).since_ms, CheckpointEnd.parse("end", end).at_ms))
     return found
