@@ -193,7 +193,7 @@ def test_manually_created_end_aborts_the_open_checkpoint(stray: str) -> None:
 
     turns(tree, ManualRuntime()).take_turn("")
 
-    assert region_of(tree) == replace(RUNNING, next_sequence=4)
+    assert Region.parse(PATHS.root, tree.data(PATHS.root) or b"") == replace(RUNNING, next_sequence=4)
     assert tree.children(PATHS.checkpoint(3)) == ["aborted"]
     end = CheckpointEnd.parse("it", tree.data(PATHS.end(3, "aborted")) or b"")
     assert end.reason == f"{stray} was put below it by hand"
@@ -247,16 +247,6 @@ def a_tree(region: Region) -> MemoryTree:
     return tree
 
 
-def completed(tree: MemoryTree, *numbers: int) -> None:
-    for number in numbers:
-        tree.put(PATHS.checkpoint(number), Checkpoint("periodic", 1, 0, {}).to_bytes())
-        tree.put(PATHS.end(number, "completed"), CheckpointEnd().to_bytes())
-
-
-def region_of(tree: MemoryTree) -> Region:
-    return Region.parse(PATHS.root, tree.data(PATHS.root) or b"")
-
-
 def turns(tree: MemoryTree, runtime: ManualRuntime, store: Store | None = None) -> RegionTurns:
     node = tree.node(COORDINATOR_EPOCH)
     assert node is not None
@@ -268,7 +258,9 @@ def test_expired_checkpoints_are_removed_over_several_turns(base: int) -> None:
     runtime = ManualRuntime()
     first_one, current = base + 1, base + 3
     tree = a_tree(replace(RUNNING, sequence=current, next_sequence=base + 4))
-    completed(tree, *range(first_one, current + 1))
+    for number in range(first_one, current + 1):
+        tree.put(PATHS.checkpoint(number), Checkpoint("periodic", 1, 0, {}).to_bytes())
+        tree.put(PATHS.end(number, "completed"), CheckpointEnd().to_bytes())
     given = [Create(f"{PATHS.checkpoint(first_one)}/g~c{n}") for n in range(ZNODES_A_TURN + 200)]
     for first in range(0, len(given), 300):
         tree.commit(given[first : first + 300], 0)
@@ -302,7 +294,9 @@ class Breaks(FrontStore):
 def test_reset_to_a_checkpoint_that_is_half_removed_is_refused() -> None:
     runtime = ManualRuntime()
     tree = a_tree(replace(RUNNING, sequence=3, next_sequence=4))
-    completed(tree, 1, 2, 3)
+    for number in range(1, 4):
+        tree.put(PATHS.checkpoint(number), Checkpoint("periodic", 1, 0, {}).to_bytes())
+        tree.put(PATHS.end(number, "completed"), CheckpointEnd().to_bytes())
     for first in range(0, 600, 300):
         tree.commit([Create(f"{PATHS.checkpoint(1)}/g~c{first + n}") for n in range(300)], 0)
     store = Breaks(tree.open())
@@ -315,7 +309,8 @@ def test_reset_to_a_checkpoint_that_is_half_removed_is_refused() -> None:
     store.removals += 1
     region.take_turn("")
 
-    assert (region_of(tree).sequence, region_of(tree).reset) == (3, 1)
+    found = Region.parse(PATHS.root, tree.data(PATHS.root) or b"")
+    assert (found.sequence, found.reset) == (3, 1)
 
 
 def test_obsolete_request_is_removed() -> None:
@@ -325,7 +320,7 @@ def test_obsolete_request_is_removed() -> None:
     turns(tree, ManualRuntime()).take_turn("")
 
     assert tree.data(PATHS.request) is None
-    assert region_of(tree).reset == 2
+    assert Region.parse(PATHS.root, tree.data(PATHS.root) or b"").reset == 2
 
 
 @pytest.mark.parametrize(
@@ -391,7 +386,7 @@ def test_region_is_running_with_the_groups_states_checked_in_the_same_multi() ->
 
     region.take_turn("")
 
-    assert region_of(tree).state == "Resetting"
+    assert Region.parse(PATHS.root, tree.data(PATHS.root) or b"").state == "Resetting"
 
 
 def test_a_checkpoint_of_as_many_groups_as_a_region_may_have_begins_in_one_multi() -> None:
@@ -433,6 +428,12 @@ def test_region_takes_its_turn_only_after_the_last_member_of_all_groups_drained(
 # ---- sizes in ZooKeeper are bounded, and manual edits are possible
 
 
+def completed(tree: MemoryTree, *numbers: int) -> None:
+    for number in numbers:
+        tree.put(PATHS.checkpoint(number), Checkpoint("periodic", 1, 0, {}).to_bytes())
+        tree.put(PATHS.end(number, "completed"), CheckpointEnd().to_bytes())
+
+
 def test_a_reset_abandons_more_checkpoints_than_fit_into_one_multi() -> None:
     tree = a_tree(replace(RUNNING, sequence=500, next_sequence=501))
     completed(tree, *range(1, 501))
@@ -440,7 +441,7 @@ def test_a_reset_abandons_more_checkpoints_than_fit_into_one_multi() -> None:
 
     turns(tree, ManualRuntime()).take_turn("")
 
-    region = region_of(tree)
+    region = Region.parse(PATHS.root, tree.data(PATHS.root) or b"")
     assert (region.sequence, region.reset, tree.data(PATHS.request)) == (0, 2, None)
     assert all("abandoned" in tree.children(PATHS.checkpoint(number)) for number in range(1, 501))
 
@@ -461,7 +462,7 @@ def test_nested_znodes_below_a_request_do_not_block_the_region() -> None:
     turns(tree, ManualRuntime()).take_turn("")
 
     assert tree.data(PATHS.request) is None
-    assert region_of(tree).reset == 2
+    assert Region.parse(PATHS.root, tree.data(PATHS.root) or b"").reset == 2
 
 
 def test_manually_created_checkpoint_is_skipped_with_any_number() -> None:
@@ -471,7 +472,8 @@ def test_manually_created_checkpoint_is_skipped_with_any_number() -> None:
 
     turns(tree, ManualRuntime()).take_turn("checkpoint before a generation of g")
 
-    assert (region_of(tree).open, region_of(tree).next_sequence) == (6, 7)
+    region = Region.parse(PATHS.root, tree.data(PATHS.root) or b"")
+    assert (region.open, region.next_sequence) == (6, 7)
 
 
 def test_recreated_region_is_another_one_with_the_same_numbers() -> None:
@@ -495,7 +497,7 @@ def test_recreated_region_is_another_one_with_the_same_numbers() -> None:
 
     some.take_turn("")
 
-    assert region_of(tree).reset == 1, "it was aborted in this one"
+    assert Region.parse(PATHS.root, tree.data(PATHS.root) or b"").reset == 1, "it was aborted in this one"
 
 
 def test_number_of_groups_in_a_region_is_limited() -> None:
