@@ -116,8 +116,7 @@ class Counting(Counts, Callbacks):
     def on_partitions_revoked(self, partitions: PartitionSet) -> None:
         self.forget()
 
-    def on_partitions_lost(self, partitions: PartitionSet) -> None:
-        self.forget()
+    on_partitions_lost = on_partitions_revoked
 
     # ---- the test
 
