@@ -352,7 +352,9 @@ class RegionBench(Generic[M]):
 
         :param members: those of one group, where not all of its members count.
         """
-        for some in [members] if members else self.groups().values():
+        counting = [members] if members else list(self.groups().values())
+        assert counting, "no member is left"
+        for some in counting:
             exact(self.log, self.topics, *some)
 
     def counts_on(self, more: int = 20) -> None:
