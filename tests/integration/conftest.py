@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TypeVar
 from zlib import crc32
 
 import pytest
@@ -17,13 +16,10 @@ from coordinator.zk.store import Store
 from tests.support.clients import fresh_chroot
 from tests.support.event_group import EventGroup
 from tests.support.hand import ManualStage, a_stage
-from tests.support.memlog import MemoryLog
 from tests.support.proxy import Proxy
-from tests.support.region import Counting, Operating
+from tests.support.region import Counting, CountingRegion, Operating, OperatingRegion, RegionBench
 from tests.support.virtual_time import HOSTS, VirtualTime
 from tests.support.world import World, a_world
-
-M = TypeVar("M", Counting, Operating)
 
 REAL = {"zookeeper", "ensemble3", "kafka", "sasl_server"}
 """Fixtures that are real servers."""
@@ -91,22 +87,17 @@ def store(zk: str) -> Iterator[Store]:
 
 
 @pytest.fixture
-def counting(world: World, log: MemoryLog) -> Iterator[Callable[..., Counting]]:
-    """Starts members of a region, which end with the test. The log is the test's."""
-    with ExitStack() as stack:
-        yield lambda name, **options: vanishing(stack, Counting(world, name, log, **options))
+def r(world: World) -> Iterator[CountingRegion]:
+    """Region `r` of members that poll; they end with the test."""
+    with closing(RegionBench(world, Counting)) as bench:
+        yield bench
 
 
 @pytest.fixture
-def operating(world: World, log: MemoryLog) -> Iterator[Callable[..., Operating]]:
-    """The same, with two threads each."""
-    with ExitStack() as stack:
-        yield lambda name, **options: vanishing(stack, Operating(world, name, log, **options))
-
-
-def vanishing(stack: ExitStack, member: M) -> M:
-    stack.callback(member.vanish)
-    return member
+def o(world: World) -> Iterator[OperatingRegion]:
+    """The same of operators, with two threads each."""
+    with closing(RegionBench(world, Operating)) as bench:
+        yield bench
 
 
 @pytest.fixture

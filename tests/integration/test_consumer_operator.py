@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -13,179 +14,158 @@ from consumer.fetching.record_buffer import Record
 from consumer.logs.base import OffsetOutOfRange
 from consumer.membership.claims import PARTITIONS_A_STEP
 from consumer.operator.consumer_operator import ConsumerOperator, Processor
-from coordinator.zk.errors import OutcomeUnknown, UsageError
+from coordinator.zk.errors import UsageError
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.store import Create, Delete, Operation, Store
-from tests.support.client_side import Hooked
+from coordinator.zk.store import Delete, Operation
+from tests.support.client_side import Hooked, creates, no_answer
 from tests.support.memlog import MemoryLog
-from tests.support.region import PATHS, Operating, checkpoint, contributions, exact, region, requested, running
-from tests.support.stores import FrontStore
+from tests.support.region import PATHS, Operating, OperatingRegion, running
 from tests.support.wait import PATIENCE, eventually
 from tests.support.world import SESSION_MS, World
 
 
 @pytest.fixture
-def log() -> MemoryLog:
-    return MemoryLog(end=40)
+def o(o: OperatingRegion) -> OperatingRegion:
+    """Of a topic with 2 partitions, in most tests here."""
+    o.topic(2)
+    return o
 
 
-def is_stuck(one: Operating) -> None:
-    """Until the process thread is in the midst of its first record."""
+def stuck(o: OperatingRegion, queued: int = 0, **options: Any) -> Operating:
+    """Operator c1 in the midst of its first record, with so many behind it; the region is Running."""
+    one = o.member("c1", is_stuck=True, **options)
+    running(o.world)
+    is_stuck(one, queued)
+    return one
+
+
+def is_stuck(one: Operating, queued: int = 0) -> None:
     eventually(lambda: len(one.seen) == 1, 20, "a record is being processed")
+    eventually(lambda: one.operator.queued >= queued, 20, f"{queued} records wait")
 
 
-def fills(one: Operating, records: int) -> None:
-    eventually(lambda: one.operator.queued >= records, 20, f"{records} records wait")
+def is_draining(one: Operating) -> None:
+    eventually(lambda: one.operator.state == "DRAINING", 20, "it drains")
 
 
-def counted_in(world: World, sequence: int) -> tuple[int, int]:
+def slows(one: Operating, seconds: float) -> None:
+    """It goes on, and takes so long for a record."""
+    never = ThreadRuntime().event()
+    one.acts = lambda record: never.wait(seconds) or None
+    one.gate.set()
+
+
+def counted_in(o: OperatingRegion, sequence: int) -> tuple[int, int]:
     """The counts in the states of a checkpoint, and the records below its offsets."""
-    given = contributions(world, sequence).values()
+    given = o.given(sequence).values()
     offsets = sum(sum(each.offsets.values()) for each in given)
     texts = [text for each in given for text in each.states.values()]
     return sum(int(base64.b64decode(text).split(b" ")[0]) for text in texts), offsets
 
 
-def test_states_are_exact_through_joins_kills_and_leaves(
-    world: World, log: MemoryLog, operating: Callable[..., Operating]
-) -> None:
-    world.coordinator()
-    world.topic("t", 4)
-    one = operating("c1")
-    running(world)
-    exact(log, 4, one)
-    two = operating("c2")
-    world.stable("g", 2)
-    log.end = 60
-    exact(log, 4, one, two)
-    generation = world.state("g").generation
+def a_session(o: OperatingRegion) -> Hooked:
+    """For one operator, by `open_store=lambda: session`: it never opens another."""
+    return Hooked(kazoo_factory(o.zk, SESSION_MS)())
 
-    two.vanish()
-    world.stable("g", 1, above=generation)
-    log.end = 80
-    exact(log, 4, one)
-    three = operating("c3", operator_driven=True)
-    world.stable("g", 2, above=generation + 1)
-    log.end = 100
-    exact(log, 4, one, three)
-    before = region(world)
-    three.operator.close()
 
-    world.stable("g", 1, above=generation + 2)
-    exact(log, 4, one)
-    assert region(world).sequence > before.sequence, "a leaving member takes a checkpoint first"
+def test_states_are_exact_through_joins_kills_and_leaves(o: OperatingRegion) -> None:
+    o.topic(4)
+    one = o.joins("c1")
+    two = o.joins("c2")
+    o.counts_on()
+
+    o.reset_by(two.vanish)
+    o.settles()
+    o.counts_on()
+    three = o.joins("c3", operator_driven=True)
+    o.counts_on()
+    before = o.now
+    o.reset_by(three.close)
+
+    o.settles()
+    assert o.now.sequence > before.sequence, "a leaving member takes a checkpoint first"
     assert one.operator.state in ("RESET_COMPLETE", "RECEIVING")
 
 
 @pytest.mark.parametrize("operator_driven", [False, True])
 def test_cut_has_the_processed_records_and_not_those_that_poll_returned(
-    world: World, log: MemoryLog, operating: Callable[..., Operating], operator_driven: bool
+    o: OperatingRegion, operator_driven: bool
 ) -> None:
-    world.coordinator()
-    world.topic("t", 2)
-    one = operating("c1", operator_driven=operator_driven, is_stuck=True)
-    running(world)
-    is_stuck(one)
-    fills(one, 2 * log.end - 1)
+    one = stuck(o, queued=2 * o.log.end - 1, operator_driven=operator_driven)
 
     one.operator.request_checkpoint()
-    eventually(lambda: one.operator.state == "DRAINING", 10, "it drains")
+    is_draining(one)
     one.gate.set()
 
-    sequence = eventually(lambda: region(world).sequence, 20, "a checkpoint is complete")
-    counted, offsets = counted_in(world, sequence)
-    assert counted == offsets == (1 if operator_driven else 2 * log.end)
+    sequence = eventually(lambda: o.now.sequence, 20, "a checkpoint is complete")
+    counted, offsets = counted_in(o, sequence)
+    assert counted == offsets == (1 if operator_driven else 2 * o.log.end)
     assert one.metric("last_drain_seconds") == one.metric("longest_drain_seconds") > 0
-    exact(log, 2, one)
+    o.exact()
 
 
 def test_a_slow_process_with_a_full_queue_has_checkpoints_all_the_same(
-    world: World, log: MemoryLog, operating: Callable[..., Operating], monkeypatch: pytest.MonkeyPatch
+    o: OperatingRegion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("consumer.operator.consumer_operator.PROCESS_FIRST_S", 0.2)
-    world.coordinator()
-    world.topic("t", 2)
-    log.end = 100
-    one = operating("c1", is_stuck=True)
-    running(world)
-    is_stuck(one)
-    fills(one, 199)
-    never = ThreadRuntime().event()
-    one.acts = lambda record: never.wait(0.02) or None
-    one.gate.set()
+    o.log.end = 100
+    one = stuck(o, queued=199)
+    slows(one, 0.02)
 
-    counted, offsets = counted_in(world, checkpoint(world))
+    counted, offsets = counted_in(o, o.checkpoint())
 
     assert 1 <= counted == offsets < 200, "what was left was set aside"
     one.acts = None
-    exact(log, 2, one)
+    o.exact()
 
 
 def test_a_clean_stop_beside_a_slow_process_with_a_backlog_has_its_checkpoint(
-    world: World, log: MemoryLog, operating: Callable[..., Operating], caplog: pytest.LogCaptureFixture
+    o: OperatingRegion, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world.coordinator()
-    world.topic("t", 2)
-    one, two = operating("c1"), operating("c2", is_stuck=True)
-    world.stable("g", 2)
-    running(world)
-    is_stuck(two)
-    fills(two, log.end - 1)
-    never = ThreadRuntime().event()
-    two.acts = lambda record: never.wait(1.0) or None
-    two.gate.set()
+    one, two = o.member("c1"), o.member("c2", is_stuck=True)
+    o.world.stable("g", 2)
+    running(o.world)
+    is_stuck(two, queued=o.log.end - 1)
+    slows(two, 1.0)
 
-    one.operator.close()
+    one.close()
 
-    assert "leaving without checkpoint" not in caplog.text and region(world).sequence
+    assert "leaving without checkpoint" not in caplog.text and o.now.sequence
     two.acts = None
-    exact(log, 2, two)
+    o.exact()
 
 
-def test_slow_process_beyond_drain_and_poll_timeouts_costs_only_a_checkpoint(
-    world: World, log: MemoryLog, operating: Callable[..., Operating]
-) -> None:
-    world.coordinator(drain_timeout_ms=500)
-    world.topic("t", 2)
-    log.end = 100
-    one = operating("c1", max_poll_records=1, max_poll_interval_ms=1000, is_stuck=True)
-    running(world)
-    is_stuck(one)
-    fills(one, 100)
-    stuck_at, before = one.consumer._runtime.monotonic(), region(world).reset
+def test_slow_process_beyond_drain_and_poll_timeouts_costs_only_a_checkpoint(o: OperatingRegion) -> None:
+    o.world.coordinator(drain_timeout_ms=500)
+    o.log.end = 100
+    one = stuck(o, queued=100, max_poll_records=1, max_poll_interval_ms=1000)
+    stuck_at, before = one.consumer._runtime.monotonic(), o.now.reset
 
-    requested(world, "checkpoint")
-    eventually(lambda: "aborted" in world.names(PATHS.checkpoint(1)), 10, "it is aborted")
+    o.asks("checkpoint")
+    o.aborted(1)
     eventually(lambda: one.consumer._runtime.monotonic() > stuck_at + 2, 10, "two poll intervals are over")
 
     assert one.operator.queued == 100, "the message queue is full, and has no more"
     one.gate.set()
-    exact(log, 2, one)
-    assert one.consumer.member.registrations == 1 and region(world).reset == before
-    assert counted_in(world, checkpoint(world)) == (200, 200)
+    o.exact()
+    assert one.consumer.member.registrations == 1 and o.now.reset == before
+    assert counted_in(o, o.checkpoint()) == (200, 200)
 
 
-def test_nothing_of_a_full_queue_is_processed_after_a_reset(
-    world: World, log: MemoryLog, operating: Callable[..., Operating]
-) -> None:
-    world.coordinator()
-    world.topic("t", 2)
-    log.end = 100
-    one = operating("c1", max_poll_records=1, is_stuck=True)
-    running(world)
-    is_stuck(one)
-    fills(one, 100)
-    before = region(world).reset
+def test_nothing_of_a_full_queue_is_processed_after_a_reset(o: OperatingRegion) -> None:
+    o.log.end = 100
+    one = stuck(o, queued=100, max_poll_records=1)
+    before = o.now.reset
     assert (one.metric("queued_records"), one.metric("consumed_topics")) == (100, 1)
 
-    requested(world, "reset")
-    eventually(lambda: region(world).reset > before, 10, "the reset begins")
+    o.asks("reset")
+    eventually(lambda: o.now.reset > before, 10, "the reset begins")
     eventually(lambda: not one.operator.queued, 10, "the message queue is cleared")
     stuck_on, resets = one.seen[-1], len(one.resets)
     one.gate.set()
 
-    exact(log, 2, one)
+    o.exact()
     assert len(one.resets) == resets + 1 == one.metric("region_resets_total")
     assert one.metric("queued_records") == 0
     after = one.seen[one.seen.index(stuck_on) + 1 :]
@@ -193,46 +173,28 @@ def test_nothing_of_a_full_queue_is_processed_after_a_reset(
     assert len(after) == 200
 
 
-def test_rebalance_with_a_full_queue_checkpoints_the_processed_records_exactly(
-    world: World, log: MemoryLog, operating: Callable[..., Operating]
-) -> None:
-    world.coordinator()
-    world.topic("t", 4)
-    log.end = 100
-    opened = kazoo_factory(world.zk, SESSION_MS)
-    fronts: list[Hooked] = []
-    one = operating(
-        "c1",
-        max_poll_records=1,
-        operator_driven=True,
-        is_stuck=True,
-        open_store=lambda: fronts.append(Hooked(opened())) or fronts[-1],
-    )
-    running(world)
-    is_stuck(one)
-    fills(one, 100)
+def test_rebalance_with_a_full_queue_checkpoints_the_processed_records_exactly(o: OperatingRegion) -> None:
+    o.topic(4)
+    o.log.end = 100
+    session = a_session(o)
+    one = stuck(o, queued=100, max_poll_records=1, operator_driven=True, open_store=lambda: session)
     queued: list[int] = []
-    fronts[0].before(_gives_up_owners, lambda: queued.append(one.operator.queued))
+    session.before(_gives_up_owners, lambda: queued.append(one.operator.queued))
 
-    two = operating("c2")
-    eventually(lambda: one.operator.state == "DRAINING", 20, "a checkpoint is first")
+    o.member("c2")
+    is_draining(one)
     one.gate.set()
 
-    world.stable("g", 2)
+    o.settles()
     assert queued == [0], "records of revoked partitions are dropped before another member owns them"
-    exact(log, 4, one, two)
 
 
 def _gives_up_owners(operations: Sequence[Operation]) -> bool:
     return any(isinstance(each, Delete) and "/owners/" in each.path for each in operations)
 
 
-def test_process_exception_ends_the_operator_uncheckpointed_and_names_the_record(
-    world: World, log: MemoryLog, operating: Callable[..., Operating]
-) -> None:
-    world.coordinator()
-    world.topic("t", 2)
-    one = operating("c1")
+def test_process_exception_ends_the_operator_uncheckpointed_and_names_the_record(o: OperatingRegion) -> None:
+    one = o.member("c1")
 
     def refuses(record: Record) -> None:
         if record.offset == 7:
@@ -244,20 +206,14 @@ def test_process_exception_ends_the_operator_uncheckpointed_and_names_the_record
 
     assert isinstance(raised.value.__cause__, ValueError)
     with pytest.raises(ProcessFailed):
-        one.operator.close()
-    assert region(world).sequence == 0
-    two = operating("c2")
-    exact(log, 2, two)
+        one.close()
+    assert o.now.sequence == 0
+    o.joins("c2")
 
 
-def test_checkpoint_excludes_records_processed_between_reset_request_and_reset(
-    world: World, log: MemoryLog, operating: Callable[..., Operating]
-) -> None:
-    world.coordinator(checkpoint_interval_ms=100)
-    world.topic("t", 2)
-    one = operating("c1")
-    running(world)
-    exact(log, 2, one)
+def test_checkpoint_excludes_records_processed_between_reset_request_and_reset(o: OperatingRegion) -> None:
+    o.world.coordinator(checkpoint_interval_ms=100)
+    one = o.joins("c1")
 
     def doubts(record: Record) -> None:
         one.acts = None
@@ -266,26 +222,22 @@ def test_checkpoint_excludes_records_processed_between_reset_request_and_reset(
         assert one.operator.state == "RESET_PENDING"
 
     one.acts = doubts
-    before = region(world).reset
-    log.end = 60
+    before = o.now.reset
+    o.log.end = 60
 
-    running(world, above=before)
-    exact(log, 2, one)
-    assert region(world).consecutive_resets <= 1
-    eventually(lambda: region(world).sequence > one.resets[-1], 10, "checkpoints continue")
-    exact(log, 2, one)
+    running(o.world, above=before)
+    o.exact()
+    assert o.now.consecutive_resets <= 1
+    eventually(lambda: o.now.sequence > one.resets[-1], 10, "checkpoints continue")
+    o.exact()
 
 
 def test_reset_requested_by_another_thread_during_a_drain_precedes_its_checkpoint(
-    world: World, log: MemoryLog, operating: Callable[..., Operating], monkeypatch: pytest.MonkeyPatch
+    o: OperatingRegion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the moment when the member sees that all is processed, and its contribution."""
-    world.coordinator()
-    world.topic("t", 2)
-    one = operating("c1", is_stuck=True)
-    running(world)
-    is_stuck(one)
-    before, drained = region(world), one.operator.on_drain
+    one = stuck(o)
+    before, drained = o.now, one.operator.on_drain
 
     def asks_just_then() -> bool:
         if not drained():
@@ -295,24 +247,16 @@ def test_reset_requested_by_another_thread_during_a_drain_precedes_its_checkpoin
         return True
 
     monkeypatch.setattr(one.operator, "on_drain", asks_just_then)
-    requested(world, "checkpoint")
-    eventually(lambda: one.operator.state == "DRAINING", 10, "it drains")
-    one.gate.set()
+    o.asks("checkpoint")
+    is_draining(one)
+    o.reset_by(one.gate.set)
 
-    running(world, above=before.reset)
-    exact(log, 2, one)
-    assert world.names(PATHS.checkpoint(before.next_sequence)) == ["aborted"], "it has not contributed"
+    assert o.world.names(PATHS.checkpoint(before.next_sequence)) == ["aborted"], "it has not contributed"
 
 
-def test_a_reset_that_is_requested_in_on_reset_is_another_one(
-    world: World, log: MemoryLog, operating: Callable[..., Operating]
-) -> None:
-    world.coordinator()
-    world.topic("t", 2)
-    one = operating("c1")
-    running(world)
-    exact(log, 2, one)
-    before = region(world).reset
+def test_a_reset_that_is_requested_in_on_reset_is_another_one(o: OperatingRegion) -> None:
+    one = o.joins("c1")
+    before = o.now.reset
 
     def doubts_once() -> None:
         one.restores = None
@@ -321,17 +265,12 @@ def test_a_reset_that_is_requested_in_on_reset_is_another_one(
     one.restores = doubts_once
     one.operator.request_reset("it does not add up")
 
-    running(world, above=before + 1)
-    exact(log, 2, one)
+    o.settles(above=before + 1)
     assert one.operator.state != "RESET_PENDING"
 
 
-def test_an_application_may_call_its_operator_inside_process_and_inside_a_callback(
-    world: World, log: MemoryLog, operating: Callable[..., Operating]
-) -> None:
-    world.coordinator()
-    world.topic("t", 1)
-    one = operating("c1", operator_driven=True)
+def test_an_application_may_call_its_operator_inside_process_and_inside_a_callback(o: OperatingRegion) -> None:
+    one = o.member("c1", operator_driven=True)
     found: list[BaseException] = []
 
     def calls_back(record: Record) -> None:
@@ -349,42 +288,28 @@ def test_an_application_may_call_its_operator_inside_process_and_inside_a_callba
 
     assert one.operator.wait(20 * PATIENCE)
     assert "call stop, and return" in str(found[0])
-    counted, offsets = counted_in(world, region(world).sequence)
+    counted, offsets = counted_in(o, o.now.sequence)
     assert counted == offsets >= 21
 
 
-def test_close_during_a_drain_waits_for_the_current_record_and_loses_nothing(
-    world: World, log: MemoryLog, operating: Callable[..., Operating]
-) -> None:
-    world.coordinator()
-    world.topic("t", 2)
-    one = operating("c1", is_stuck=True)
-    running(world)
-    is_stuck(one)
-    requested(world, "checkpoint")
-    eventually(lambda: one.operator.state == "DRAINING", 10, "it drains")
+def test_close_during_a_drain_waits_for_the_current_record_and_loses_nothing(o: OperatingRegion) -> None:
+    one = stuck(o)
+    o.asks("checkpoint")
+    is_draining(one)
 
     with pytest.raises(ProcessFailed, match=r"process has not returned within 0\.2 s"):
         one.operator.close(0.2)
     eventually(lambda: one.operator._messages._withheld, 10, "what waits is set aside")
     one.gate.set()
-    one.operator.close()
+    one.close()
 
-    counted, offsets = counted_in(world, region(world).sequence)
+    counted, offsets = counted_in(o, o.now.sequence)
     assert counted == offsets == len(one.seen) == 1, "what waits is left to the next one"
-    two = operating("c2")
-    exact(log, 2, two)
+    o.joins("c2")
 
 
-def test_session_expiry_between_state_and_multi_leaves_no_contribution_or_duplicate(
-    world: World, log: MemoryLog, operating: Callable[..., Operating]
-) -> None:
-    world.coordinator()
-    world.topic("t", 2)
-    one = operating("c1")
-    running(world)
-    exact(log, 2, one)
-    before = region(world).reset
+def test_session_expiry_between_state_and_multi_leaves_no_contribution_or_duplicate(o: OperatingRegion) -> None:
+    one = o.joins("c1")
 
     def dies() -> None:
         one.drains = None
@@ -393,168 +318,76 @@ def test_session_expiry_between_state_and_multi_leaves_no_contribution_or_duplic
         store.close()
 
     one.drains = dies
-    requested(world, "checkpoint")
+    o.reset_by(lambda: o.asks("checkpoint"))
 
-    running(world, above=before)
-    assert "aborted" in world.names(PATHS.checkpoint(1))
-    log.end = 60
-    exact(log, 2, one)
-    assert counted_in(world, checkpoint(world)) == (120, 120)
+    assert "aborted" in o.world.names(PATHS.checkpoint(1))
+    o.counts_on()
+    assert counted_in(o, o.checkpoint()) == (120, 120)
 
 
-class _LosesReplies(FrontStore):
-    """Loses the reply of the first multi with a contribution, and the second one itself."""
+def test_contribution_with_a_lost_reply_counts_once_and_a_lost_one_is_repeated(o: OperatingRegion) -> None:
+    session = a_session(o)
+    one = o.joins("c1", open_store=lambda: session)
+    before = o.now.reset
 
-    contributions = 0
+    for hook in (session.after, session.before):
+        hook(creates("/g~c1"), no_answer)
+        o.log.end += 20
+        assert counted_in(o, o.checkpoint())[0] <= 2 * o.log.end
+        assert session.has_acted
+        o.exact()
 
-    def commit(self, operations: Sequence[Operation]) -> list[str]:
-        is_contribution = any(isinstance(each, Create) and "~" in each.path for each in operations)
-        if is_contribution and self.contributions == 1:
-            self.contributions += 1
-            raise OutcomeUnknown("it was never sent")
-        found = self.behind.commit(operations)
-        if is_contribution and self.contributions == 0:
-            self.contributions += 1
-            raise OutcomeUnknown("the reply was lost")
-        return found
-
-
-def test_contribution_with_a_lost_reply_counts_once_and_a_lost_one_is_repeated(
-    world: World, log: MemoryLog, operating: Callable[..., Operating]
-) -> None:
-    world.coordinator()
-    world.topic("t", 2)
-    fronts: list[_LosesReplies] = []
-
-    def opened() -> Store:
-        fronts.append(_LosesReplies(kazoo_factory(world.zk, SESSION_MS)()))
-        return fronts[-1]
-
-    one = operating("c1", open_store=opened)
-    running(world)
-    exact(log, 2, one)
-    before = region(world).reset
-
-    for count in (1, 2):
-        log.end += 20
-        assert counted_in(world, checkpoint(world))[0] <= 2 * log.end
-        assert [front.contributions for front in fronts] == [count]
-        exact(log, 2, one)
-
-    one.operator.close()
-    assert region(world).reset == before
-    assert counted_in(world, region(world).sequence) == (2 * log.end, 2 * log.end)
+    one.close()
+    assert o.now.reset == before
+    assert counted_in(o, o.now.sequence) == (2 * o.log.end, 2 * o.log.end)
 
 
-class _LosesTheFirstRequest(FrontStore):
-    """Does not send the first request for a region, and says that there was no answer."""
+def test_operator_that_finds_an_offset_lost_waits_and_runs_after_the_regions_reset(o: OperatingRegion) -> None:
+    session = a_session(o)
+    session.before(creates(PATHS.request), no_answer)
+    one = o.joins("c1", open_store=lambda: session)
+    sequence = o.checkpoint()
+    end, o.log.lost_below = o.log.end, o.log.end + 100
+    o.log.end = o.log.lost_below + 10
 
-    has_lost = False
-
-    def commit(self, operations: Sequence[Operation]) -> list[str]:
-        if not self.has_lost and any(isinstance(each, Create) and each.path == PATHS.request for each in operations):
-            self.has_lost = True
-            raise OutcomeUnknown("it was never sent")
-        return self.behind.commit(operations)
-
-
-def test_operator_that_finds_an_offset_lost_waits_and_runs_after_the_regions_reset(
-    world: World, log: MemoryLog, operating: Callable[..., Operating]
-) -> None:
-    world.coordinator()
-    world.topic("t", 2)
-    fronts: list[_LosesTheFirstRequest] = []
-
-    def opened() -> Store:
-        fronts.append(_LosesTheFirstRequest(kazoo_factory(world.zk, SESSION_MS)()))
-        return fronts[-1]
-
-    one = operating("c1", open_store=opened)
-    running(world)
-    exact(log, 2, one)
-    sequence = checkpoint(world)
-    end, log.lost_below = log.end, log.end + 100
-    log.end = log.lost_below + 10
-
-    requested(world, "reset")
-    eventually(lambda: region(world).state == "Failed", 20, "the region has failed")
+    o.asks("reset")
+    o.fails()
     eventually(lambda: not one.consumer.assignment(), 20, "its partitions are given up")
 
-    assert [front.has_lost for front in fronts] == [True]
-    assert not one.operator.wait(0), "it has not ended"
-    log.end, log.lost_below = end + 10, 0
-    requested(world, "reset")
-    running(world)
-    exact(log, 2, one)
+    assert session.has_acted and not one.operator.wait(0), "it has not ended"
+    o.log.end, o.log.lost_below = end + 10, 0
+    o.reset()
     assert one.resets[-1] == sequence
 
 
-class _StopsAtTheSecondClaim(FrontStore):
-    """Does not send the second multi of a start, and says that there was no answer.
+def test_start_that_stops_between_two_multis_goes_on_and_restores_the_state_once(o: OperatingRegion) -> None:
+    o.log.end = 1
+    o.topic(PARTITIONS_A_STEP + 5)
+    session, claims = a_session(o), creates("/owners/")
+    session.after(claims, lambda: session.before(claims, no_answer))
 
-    :ivar claims: multis sent that create owner znodes.
-    """
+    one = o.joins("c1", open_store=lambda: session)
 
-    claims = 0
-    has_failed = False
-
-    def commit(self, operations: Sequence[Operation]) -> list[str]:
-        is_claim = any(isinstance(each, Create) and "/owners/" in each.path for each in operations)
-        if is_claim and self.claims == 1 and not self.has_failed:
-            self.has_failed = True
-            raise OutcomeUnknown("it was never sent")
-        self.claims += is_claim
-        return self.behind.commit(operations)
-
-
-def test_start_that_stops_between_two_multis_goes_on_and_restores_the_state_once(
-    world: World, log: MemoryLog, operating: Callable[..., Operating]
-) -> None:
-    log.end = 1
-    world.coordinator()
-    world.topic("t", PARTITIONS_A_STEP + 5)
-    fronts: list[_StopsAtTheSecondClaim] = []
-
-    def opened() -> Store:
-        fronts.append(_StopsAtTheSecondClaim(kazoo_factory(world.zk, SESSION_MS)()))
-        return fronts[-1]
-
-    one = operating("c1", open_store=opened)
-
-    running(world)
-    exact(log, PARTITIONS_A_STEP + 5, one)
-    assert [(front.has_failed, front.claims) for front in fronts] == [(True, 2)]
+    assert session.has_acted and len([commit for commit in session.commits if claims(commit)]) == 2
     assert one.resets == [0]
 
 
-def test_on_checkpoint_error_ends_the_operator_and_the_last_checkpoint_is_resumed(
-    world: World, log: MemoryLog, operating: Callable[..., Operating]
-) -> None:
-    world.coordinator()
-    world.topic("t", 2)
-    one = operating("c1")
-    running(world)
-    exact(log, 2, one)
-    sequence = checkpoint(world)
+def test_on_checkpoint_error_ends_the_operator_and_the_last_checkpoint_is_resumed(o: OperatingRegion) -> None:
+    one = o.joins("c1")
+    sequence = o.checkpoint()
     one.fails_to_drain = True
 
-    requested(world, "checkpoint")
+    o.asks("checkpoint")
 
     with pytest.raises(DrainFailed, match="the disk is full"):
         one.operator.wait(20 * PATIENCE)
-    two = operating("c2")
-    exact(log, 2, two)
+    two = o.member("c2")
+    o.exact(two)
     assert two.resets[-1] == sequence
 
 
-def test_an_on_reset_error_ends_the_operator_even_when_it_is_an_offset_out_of_range(
-    world: World, log: MemoryLog, operating: Callable[..., Operating]
-) -> None:
-    world.coordinator()
-    world.topic("t", 2)
-    one = operating("c1")
-    running(world)
-    exact(log, 2, one)
+def test_an_on_reset_error_ends_the_operator_even_when_it_is_an_offset_out_of_range(o: OperatingRegion) -> None:
+    one = o.joins("c1")
 
     def fails() -> None:
         raise OffsetOutOfRange("t-0: offset 7 is not in the application's own log")
@@ -566,13 +399,14 @@ def test_an_on_reset_error_ends_the_operator_even_when_it_is_an_offset_out_of_ra
         one.operator.wait(20 * PATIENCE)
 
 
-def test_an_operator_asks_for_a_region_is_started_once_and_may_be_closed_unstarted(
-    world: World, log: MemoryLog
-) -> None:
+def test_an_operator_asks_for_a_region_is_started_once_and_may_be_closed_unstarted(world: World) -> None:
+    def made(**options: Any) -> ConsumerOperator:
+        config = ConsumerConfig(zk=world.zk, group="g", **options)
+        return ConsumerOperator(config, Subscription({"t": 1}), Processor(), source=MemoryLog())
+
     with pytest.raises(UsageError, match="needs a consistent region: add region='NAME'"):
-        ConsumerOperator(ConsumerConfig(zk=world.zk, group="g"), Subscription({"t": 1}), Processor(), source=log)
-    config = ConsumerConfig(zk=world.zk, group="g", region="r")
-    operator = ConsumerOperator(config, Subscription({"t": 1}), Processor(), source=log)
+        made()
+    operator = made(region="r")
     assert operator.state == "SUBSCRIBED"
     operator.close()
     with pytest.raises(UsageError, match="is started once"):

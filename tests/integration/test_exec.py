@@ -11,7 +11,7 @@ import signal
 import sys
 from base64 import b64decode
 from collections import Counter
-from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -28,9 +28,8 @@ from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import Brokers
 from tests.support.processes import ProjectProcess, consumer_process
-from tests.support.region import checkpoint, contributions, region, running
+from tests.support.region import CountingRegion, running
 from tests.support.wait import PATIENCE, eventually
-from tests.support.world import World
 
 PAGE = (Path(__file__).parents[2] / "docs" / "regions.md").read_text()
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -45,86 +44,81 @@ def example() -> str:
 # ---- on real processes
 
 
-@pytest.fixture
-def start(world: World, tmp_path: Path) -> Iterator[Callable[[str], ProjectProcess]]:
-    """Starts a consumer with the example; the process id of its command is in the file `[name].pid`."""
-    made: list[ProjectProcess] = []
-    counter = tmp_path / "counter.py"
-    counter.write_text(example())
+class Commands:
+    """Consumers of group `g` in region `r`, each with the example as its command, and what was written for them."""
 
-    def started(name: str) -> ProjectProcess:
-        pid = tmp_path / f"{name}.pid"
-        pid.unlink(missing_ok=True)
-        shell = f"echo $$ > {pid}; exec {sys.executable} {counter}"
+    def __init__(self, r: CountingRegion, folder: Path, processes: ExitStack) -> None:
+        self.r = r
+        self._folder = folder
+        self._processes = processes
+        self._written: Counter[int] = Counter()
+        (folder / "counter.py").write_text(example())
+
+    def start(self, name: str) -> ProjectProcess:
+        shell = f"echo $$ > {self._folder / name}.pid; exec {sys.executable} {self._folder / 'counter.py'}"
         options = ["--region", "r", "--exec", f"sh -c {shlex.quote(shell)}"]
-        made.append(consumer_process(tmp_path, world.zk, "g", name, tmp_path / "log", *options))
-        return made[-1]
+        process = consumer_process(self._folder, self.r.zk, "g", name, self._folder / "log", *options)
+        return self._processes.enter_context(process)
 
-    yield started
-    for each in made:
-        with each:
-            pass
+    def pid(self, name: str) -> int:
+        """Of the command."""
+        return int((self._folder / f"{name}.pid").read_text())
 
+    def write(self, records: int) -> None:
+        with Producer(self._folder / "log", TopicsInStore(self.r.world.store, Brokers())) as producer:
+            for number in range(records):
+                producer.send("t", b"\xff" if number % 10 == 0 else b"text", partition=number % 4)
+                self._written[number % 4] += 1
 
-def write(world: World, folder: Path, records: int, written: Counter[int]) -> None:
-    with Producer(folder / "log", TopicsInStore(world.store, Brokers())) as producer:
-        for number in range(records):
-            producer.send("t", b"\xff" if number % 10 == 0 else b"text", partition=number % 4)
-            written[number % 4] += 1
+    def exact(self) -> None:
+        """The states of a further checkpoint count every record below its offsets once, and these are all."""
 
+        def look() -> bool:
+            given = self.r.given(self.r.checkpoint()).values()
+            counts = {part.partition: int(b64decode(text)) for each in given for part, text in each.states.items()}
+            records = sum(sum(each.offsets.values()) for each in given)
+            assert records == sum(self._written.values()) and counts == dict(self._written), (counts, self._written)
+            return True
 
-def counted(world: World) -> tuple[dict[int, int], int]:
-    """The counts in the states of another checkpoint, by partition, and the records below its offsets."""
-    given = contributions(world, checkpoint(world)).values()
-    counts = {part.partition: int(b64decode(text)) for each in given for part, text in each.states.items()}
-    return counts, sum(sum(each.offsets.values()) for each in given)
-
-
-def is_gone(pid: int) -> bool:
-    return not command_line(pid)
+        eventually(look, 30, "every record is counted once")
 
 
 @pytest.mark.full("examples")
 @pytest.mark.real_zookeeper("processes")
 def test_command_counts_are_exact_when_it_and_its_consumers_are_killed_or_stopped(
-    world: World, tmp_path: Path, start: Callable[[str], ProjectProcess]
+    r: CountingRegion, tmp_path: Path, processes: ExitStack
 ) -> None:
-    world.coordinator()
-    world.topic("t", 4)
-    written: Counter[int] = Counter()
-    write(world, tmp_path, 2000, written)
-    one, two = start("c1"), start("c2")
-    world.stable("g", 2)
-    running(world)
-    checkpoint(world)
-    write(world, tmp_path, 2000, written)
-    pids = {name: int((tmp_path / f"{name}.pid").read_text()) for name in ("c1", "c2")}
+    commands = Commands(r, tmp_path, processes)
+    r.world.coordinator()
+    r.topic(4)
+    commands.write(2000)
+    one, two = commands.start("c1"), commands.start("c2")
+    r.world.stable("g", 2)
+    running(r.world)
+    r.checkpoint()
+    commands.write(2000)
+    first, second = commands.pid("c1"), commands.pid("c2")
 
-    before = region(world).reset
+    before = r.now.reset
     one.kill()
-    eventually(lambda: is_gone(pids["c1"]), 20, "the command of a killed consumer ends")
-    running(world, above=before)
-    os.kill(pids["c2"], signal.SIGKILL)
+    eventually(lambda: not command_line(first), 20, "the command of a killed consumer ends")
+    running(r.world, above=before)
+    os.kill(second, signal.SIGKILL)
     assert two.ends(20 * PATIENCE) == 1
     assert two.said().splitlines()[-1] == "error: the command has ended by SIGKILL"
 
-    before = region(world).reset
-    one, two = start("c1"), start("c2")
-    running(world, above=before)
-    world.stable("g", 2)
-    write(world, tmp_path, 1000, written)
-
-    def is_exact() -> None:
-        counts, records = counted(world)
-        assert records == sum(written.values()) and counts == dict(written), (counts, written)
-
-    eventually(lambda: is_exact() or True, 30, "every record is counted once")
-    sequence = region(world).sequence
+    before = r.now.reset
+    one, two = commands.start("c1"), commands.start("c2")
+    running(r.world, above=before)
+    r.world.stable("g", 2)
+    commands.write(1000)
+    commands.exact()
+    sequence = r.now.sequence
     one.signal(signal.SIGTERM)
     assert one.ends(20 * PATIENCE) == 0, one.said()
-    assert region(world).sequence > sequence, "a clean end takes a checkpoint first"
-    write(world, tmp_path, 400, written)
-    eventually(lambda: is_exact() or True, 30, "the one that is left counts all")
+    assert r.now.sequence > sequence, "a clean end takes a checkpoint first"
+    commands.write(400)
+    commands.exact()
 
 
 # ---- a command alone

@@ -25,9 +25,9 @@ from coordinator.zk.znodes.records import Channel
 from coordinator.zk.znodes.segments import Segment
 from tests.support.memlog import MemoryLog
 from tests.support.object_store import CREDENTIALS, object_store
-from tests.support.region import Counting, checkpoint, contributions, exact, region, running
+from tests.support.region import CountingRegion
 from tests.support.sealed import records_in
-from tests.support.world import World, a_world
+from tests.support.world import World
 
 pytestmark = pytest.mark.real_zookeeper("the object store is a process")
 
@@ -173,22 +173,13 @@ def test_the_sweep_removes_the_files_of_segments_that_were_collected(folder: Seg
     assert sorted(found.file for found in folder.list("g")) == files[1:]
 
 
-def test_states_of_a_consistent_region_are_stored_on_an_object_store(zk: str, folder: SegmentFolder) -> None:
-    log = MemoryLog(end=40)
-    with a_world(zk) as world:
-        world.coordinator()
-        world.topic("t", 4)
-        one = Counting(world, "c1", log, checkpoint_dir=folder.url)
-        one.padding = b"x" * 10_000
-        first = running(world)
-        exact(log, 4, one)
-        given = contributions(world, checkpoint(world))["g~c1"]
-        assert given.file is not None and not given.states
-        one.vanish()
+def test_states_of_a_consistent_region_are_stored_on_an_object_store(folder: SegmentFolder, r: CountingRegion) -> None:
+    one = r.joins("c1", checkpoint_dir=folder.url)
+    one.padding = b"x" * 10_000
+    given = r.given(r.checkpoint())["g~c1"]
+    assert given.file is not None and not given.states
+    one.vanish()
 
-        two = Counting(world, "c2", log, checkpoint_dir=folder.url)
+    two = r.joins("c2", checkpoint_dir=folder.url)
 
-        running(world, above=first.reset)
-        exact(log, 4, two)
-        assert two.resets[-1] == region(world).sequence > 0
-        two.vanish()
+    assert two.resets[-1] == r.now.sequence > 0

@@ -2,49 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from consumer.logs.embedded.producer import Producer
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.store import Create, Operation, SetData, Store
-from coordinator.zk.znodes.group_state import GroupState
+from consumer.spark.fetchers.slot import Slot
+from coordinator.zk.store import SetData
 from coordinator.zk.znodes.paths import RegionPaths, checkpoint_number
-from coordinator.zk.znodes.regions import ABORTED, COMPLETED, Checkpoint, CheckpointEnd, RegionRequest
+from coordinator.zk.znodes.regions import ABORTED, COMPLETED, Checkpoint, CheckpointEnd
 from coordinator.zk.znodes.segments import Segment, SegmentsRecord
 from tests.support.cli import run
-from tests.support.region import checkpoint, contributions, region, running
+from tests.support.client_side import Hooked, ThreadGate, writes
+from tests.support.region import checkpoint, contributions, region, requested, running
 from tests.support.slots import PATHS, SlotBench
-from tests.support.stores import FrontStore
 from tests.support.wait import FAR_OFF_MS, eventually
-from tests.support.world import World, a_world
+from tests.support.world import World
 
 REGION = RegionPaths("r")
 SLOW = FAR_OFF_MS
 
 
 @pytest.fixture
-def world(zk: str) -> Iterator[World]:
-    with a_world(zk) as made:
-        made.topic("t", 4)
-        yield made
-
-
-@pytest.fixture
 def bench(world: World, tmp_path: Path) -> Iterator[SlotBench]:
+    world.topic("t", 4)
     made = SlotBench(world, tmp_path)
     made.post.keep(10)
     yield made
     made.close()
 
 
-def slots(bench: SlotBench, *numbers: int, **options: Any) -> None:
-    for number in numbers:
-        bench.slot(number, **({"region": "r"} | options))
+def runs(bench: SlotBench, *numbers: int, end: int = 20, **options: Any) -> list[Slot]:
+    """Slots that have partitions of so many records each; their region is Running, and has a coordinator."""
+    if not bench.world.has_coordinator:
+        bench.world.coordinator()
+    bench.end(end)
+    made = [bench.slot(number, **({"region": "r"} | options)) for number in numbers]
     bench.world.stable("g", len(numbers))
+    running(bench.world)
+    return made
+
+
+def have_fetched(*slots: Slot) -> None:
+    """Each has an open segment."""
+    eventually(lambda: all(slot.sealer.is_open for slot in slots), 10, "each has fetched")
+
+
+def begins(world: World) -> int:
+    """A checkpoint, on request; its number."""
+    requested(world, "checkpoint")
+    return eventually(lambda: region(world).open, 10, "a checkpoint is open")
 
 
 def cut(world: World, sequence: int) -> dict[int, int]:
@@ -69,29 +78,22 @@ def contributed(world: World, sequence: int) -> dict[int, int]:
 
 
 def test_segments_below_a_checkpoint_hold_exactly_its_contributions(world: World, bench: SlotBench) -> None:
-    world.coordinator()
-    bench.end(30)
-    slots(bench, 0, 1, seal_interval_ms=SLOW)  # nothing is sealed but by the drain
-    eventually(lambda: all(slot.sealer.is_open for slot, _ in bench.running), 10, "both have fetched")
-    running(world)
+    slots = runs(bench, 0, 1, end=30, seal_interval_ms=SLOW)  # nothing is sealed but by the drain
+    have_fetched(*slots)
 
     first = checkpoint(world)
 
     assert cut(world, first) == contributed(world, first) == dict.fromkeys(range(4), 30)
     bench.end(70)
-    eventually(lambda: all(slot.sealer.is_open for slot, _ in bench.running), 10, "they fetch on")
+    have_fetched(*slots)
     second = checkpoint(world)
     assert (cut(world, first), cut(world, second)) == (dict.fromkeys(range(4), 30), dict.fromkeys(range(4), 70))
     assert region(world).kind == "slots" and region(world).reset == 1
 
 
 def test_open_segment_is_sealed_for_a_checkpoint_while_fetching_is_paused(world: World, bench: SlotBench) -> None:
-    world.coordinator()
-    bench.end(30)
-    slots(bench, 0, seal_interval_ms=SLOW)
-    slot, _ = bench.running[0]
-    eventually(lambda: slot.sealer.is_open, 10, "it has fetched")
-    running(world)
+    (slot,) = runs(bench, 0, end=30, seal_interval_ms=SLOW)
+    have_fetched(slot)
     world.store.commit([SetData(PATHS.segments, SegmentsRecord(paused="a hand").to_bytes())])
     eventually(lambda: slot.sealer.paused, 10, "it is paused")
 
@@ -102,18 +104,14 @@ def test_open_segment_is_sealed_for_a_checkpoint_while_fetching_is_paused(world:
 
 
 def test_joining_slot_aborts_the_open_checkpoint_and_a_later_one_completes(world: World, bench: SlotBench) -> None:
-    world.coordinator()
-    slots(bench, 0)
-    running(world)
-    bench.slot(1, region="r", seal_interval_ms=SLOW)
+    runs(bench, 0, end=0)
+    blocked = bench.slot(1, region="r", seal_interval_ms=SLOW)
     world.stable("g", 2)
     before = region(world)
-    blocked, _ = bench.running[1]
     bench.end(20)
-    eventually(lambda: blocked.sealer.is_open, 10, "it has fetched")
+    have_fetched(blocked)
     bench.break_files(blocked)
-    world.store.commit([Create(REGION.request, RegionRequest("checkpoint", "a test").to_bytes())])
-    opened = eventually(lambda: region(world).open, 10, "a checkpoint is open")
+    opened = begins(world)
     eventually(lambda: blocked.sealer.problem, 10, "it cannot seal")
 
     bench.slot(2, region="r")
@@ -127,14 +125,10 @@ def test_joining_slot_aborts_the_open_checkpoint_and_a_later_one_completes(world
 
 
 def test_slot_that_cannot_seal_contributes_later_and_is_not_evicted(world: World, bench: SlotBench) -> None:
-    world.coordinator()
-    bench.end(20)
-    slots(bench, 0, seal_interval_ms=SLOW, max_poll_interval_ms=1500)
-    slot, _ = bench.running[0]
-    eventually(lambda: slot.sealer.is_open, 10, "it has fetched")
-    running(world)
+    (slot,) = runs(bench, 0, seal_interval_ms=SLOW, max_poll_interval_ms=1500)
+    have_fetched(slot)
     bench.break_files(slot)
-    world.store.commit([Create(REGION.request, RegionRequest("checkpoint", "a test").to_bytes())])
+    requested(world, "checkpoint")
     tries = slot.sealer.failed
     eventually(lambda: slot.sealer.failed >= tries + 4, 10, "it has tried for longer than a poll may take")
 
@@ -157,25 +151,19 @@ def test_slot_in_a_region_of_consumers_is_refused(world: World, bench: SlotBench
 
 
 def test_a_region_of_slots_is_never_reset_neither_by_command_nor_by_a_request(world: World, bench: SlotBench) -> None:
-    world.coordinator()
-    bench.end(20)
-    slots(bench, 0)
-    running(world)
+    runs(bench, 0)
     sequence = checkpoint(world)
 
     refused = run(world.zk, "regions", "reset", "r", "--to", str(sequence), "--execute")
 
     assert refused.exit_code == 2 and "a region of slots is never reset" in refused.stderr
-    world.store.commit([Create(REGION.request, RegionRequest("reset", "a hand", sequence=sequence).to_bytes())])
+    requested(world, "reset", sequence=sequence)
     eventually(lambda: world.data(REGION.request) is None, 10, "the request is answered")
     assert (region(world).reset, region(world).sequence) == (1, sequence)
 
 
 def test_offsets_of_an_unused_slot_group_can_be_reset(world: World, bench: SlotBench, tmp_path: Path) -> None:
-    world.coordinator()
-    bench.end(20)
-    slots(bench, 0)
-    running(world)
+    runs(bench, 0)
     bench.close()
     eventually(lambda: world.state("g").state == "Empty", 10, "the group is Empty")
 
@@ -188,43 +176,17 @@ def test_offsets_of_an_unused_slot_group_can_be_reset(world: World, bench: SlotB
     assert moved.exit_code == 0, moved.stderr
 
 
-class Slow(FrontStore):
-    """Holds a multi back that has a later generation of group `g` than `above`, until `go` is set."""
-
-    def __init__(self, store: Store) -> None:
-        super().__init__(store)
-        self.above = 2**31
-        self.held = ThreadRuntime().event()
-        self.go = ThreadRuntime().event()
-
-    def commit(self, operations: Sequence[Operation]) -> list[str]:
-        states = [each.data for each in operations if isinstance(each, SetData) and each.path == PATHS.state]
-        if any(GroupState.parse(PATHS.state, data).generation > self.above for data in states):
-            self.held.set()
-            assert self.go.wait(60)
-        return super().commit(operations)
-
-
 def test_checkpoint_begun_before_a_generation_is_written_is_complete_or_aborted(world: World, bench: SlotBench) -> None:
-    stores: list[Slow] = []
-
-    def wrap(store: Store) -> Store:
-        stores.append(Slow(store))
-        return stores[-1]
-
-    world.coordinator(wrap=wrap, drain_timeout_ms=20_000)
-    bench.end(20)
-    slots(bench, 0, 1, seal_interval_ms=50)
-    running(world)
+    world.coordinator(wrap=Hooked, drain_timeout_ms=20_000)
+    runs(bench, 0, 1, seal_interval_ms=50)
     checkpoint(world)
-    (slow,) = stores
-    slow.above = world.state("g").generation
+    about_to_write, generation = ThreadGate(), b'"generation":%d' % (world.state("g").generation + 1)
+    world.front(Hooked).before(writes(PATHS.state, generation), about_to_write)
     bench.slot(2, region="r", seal_interval_ms=50)
-    eventually(slow.held.is_set, 15, "the generation is about to be written")
-    world.store.commit([Create(REGION.request, RegionRequest("checkpoint", "a test").to_bytes())])
-    opened = eventually(lambda: region(world).open, 10, "a checkpoint is open")
+    eventually(about_to_write.reached.is_set, 15, "the generation is about to be written")
+    opened = begins(world)
 
-    slow.go.set()
+    about_to_write.open()
 
     world.stable("g", 3)
     assert ABORTED in world.names(REGION.checkpoint(opened))
@@ -233,10 +195,7 @@ def test_checkpoint_begun_before_a_generation_is_written_is_complete_or_aborted(
 
 
 def test_checkpoint_completes_without_an_absent_static_slot(world: World, bench: SlotBench) -> None:
-    world.coordinator()
-    bench.end(20)
-    slots(bench, 0, 1, session_timeout_ms=30_000)
-    running(world)
+    runs(bench, 0, 1, session_timeout_ms=30_000)
     slot, thread = bench.running[1]
     slot.stop("it is started again soon")
     thread.join(10)
@@ -249,32 +208,26 @@ def test_checkpoint_completes_without_an_absent_static_slot(world: World, bench:
 
 def test_checkpoint_attempts_back_off_the_longer_a_slot_cannot_seal(world: World, bench: SlotBench) -> None:
     world.coordinator(checkpoint_interval_ms=400, drain_timeout_ms=400)
-    bench.end(20)
-    slots(bench, 0, seal_interval_ms=SLOW)
-    slot, _ = bench.running[0]
+    (slot,) = runs(bench, 0, seal_interval_ms=SLOW)
     bench.break_files(slot)
     bench.end(40)
     eventually(lambda: slot.sealer.problem, 20, "it cannot seal")
 
-    eventually(lambda: len(_ended(world)) >= 3, 30, "some checkpoints are aborted")
+    eventually(lambda: len(_aborted(world)) >= 3, 30, "some checkpoints are aborted")
 
-    first, second, third = _ended(world)[:3]
-    assert second.since_ms - first.at_ms >= 700 and third.since_ms - second.at_ms >= 1500
+    (_, first_end), (second, second_end), (third, _) = _aborted(world)[:3]
+    assert second - first_end >= 700 and third - second_end >= 1500
+    before = region(world).sequence
     bench.mend_files(slot)
-    eventually(lambda: region(world).sequence, 30, "one completes")
+    eventually(lambda: region(world).sequence > before, 30, "one completes")
 
 
-class _Ended(NamedTuple):
-    since_ms: int
-    at_ms: int
-
-
-def _ended(world: World) -> list[_Ended]:
-    """When the checkpoints that were aborted began and ended, from the first on that ran into its timeout."""
+def _aborted(world: World) -> list[tuple[int, int]]:
+    """When the checkpoints that ran into their timeout began and ended, in ms."""
     found = []
     for name in world.names(REGION.checkpoints):
         number = checkpoint_number(name)
         began, end = world.data(REGION.checkpoint(number)), world.data(REGION.end(number, ABORTED))
         if began is not None and end is not None and "drain_timeout_ms" in CheckpointEnd.parse("end", end).reason:
-            found.append(_Ended(Checkpoint.parse("it", began).since_ms, CheckpointEnd.parse("end", end).at_ms))
+            found.append((Checkpoint.parse("it", began).since_ms, CheckpointEnd.parse("end", end).at_ms))
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -20,12 +20,10 @@ from coordinator.cli import main
 from coordinator.zk.embedded.ensemble import Ensemble
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.store import Create
 from coordinator.zk.znodes.records import Channel
-from coordinator.zk.znodes.regions import RegionRequest
 from tests.support.clients import fresh_chroot
 from tests.support.memlog import MemoryLog
-from tests.support.region import PATHS, Counting, checkpoint, region, running
+from tests.support.region import PATHS, Counting, CountingRegion, RegionBench
 from tests.support.sealed import SealedGroup
 from tests.support.slots import SESSION_MS, Later, SlotBench
 from tests.support.wait import eventually
@@ -80,29 +78,35 @@ def test_a_sweep_claims_a_folder_without_a_marker(groups: list[SealedGroup]) -> 
         claim(first.folder, "g", chroot_of(first.store), "segments_dir")
 
 
-def test_a_slot_in_a_folder_of_another_chroot_says_so_and_is_no_member(worlds: list[World], tmp_path: Path) -> None:
-    first, second = worlds
-    bench, root = SlotBench(first, tmp_path / "segments"), tmp_path / "segments"
-    try:
-        for world in worlds:
-            world.topic("t", 4)
-            world.coordinator()
-        bench.post.keep(1)
-        bench.slot(0)
-        bench.end(100)
-        bench.all_sealed(4, 100)
-        before = files_in(root)
+@pytest.fixture
+def bench(worlds: list[World], tmp_path: Path) -> Iterator[SlotBench]:
+    """A slot of the first chroot that has sealed 100 records of each partition."""
+    worlds[0].topic("t", 4)
+    worlds[0].coordinator()
+    with closing(SlotBench(worlds[0], tmp_path / "segments")) as made:
+        made.post.keep(1)
+        made.slot(0, most_failing_s=0.5)
+        made.end(100)
+        made.all_sealed(4, 100)
+        yield made
 
-        with pytest.raises(ForeignFolder) as refused:
-            other_slot(second, root).run()
 
-        assert str(refused.value).endswith(f"no other chroot uses the folder any more, remove {root}/g/{MARKER}")
-        assert files_in(root) == before
-        assert second.names(bench.paths.ids) == []
-        bench.end(200)
-        bench.all_sealed(4, 200)
-    finally:
-        bench.close()
+def test_a_slot_in_a_folder_of_another_chroot_says_so_and_is_no_member(
+    worlds: list[World], bench: SlotBench, tmp_path: Path
+) -> None:
+    second, root = worlds[1], tmp_path / "segments"
+    second.topic("t", 4)
+    second.coordinator()
+    before = files_in(root)
+
+    with pytest.raises(ForeignFolder) as refused:
+        other_slot(second, root).run()
+
+    assert str(refused.value).endswith(f"no other chroot uses the folder any more, remove {root}/g/{MARKER}")
+    assert files_in(root) == before
+    assert second.names(bench.paths.ids) == []
+    bench.end(200)
+    bench.all_sealed(4, 200)
 
 
 def other_slot(world: World, root: Path) -> Slot:
@@ -115,30 +119,21 @@ def other_slot(world: World, root: Path) -> Slot:
 
 
 def test_a_slot_whose_folder_was_taken_over_stops_sealing(
-    worlds: list[World], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    worlds: list[World], bench: SlotBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("consumer.sealing.segment_files.CLAIM_AGAIN_S", 0.0)
-    first, second = worlds
-    bench, root = SlotBench(first, tmp_path / "segments"), tmp_path / "segments"
-    try:
-        first.topic("t", 4)
-        first.coordinator()
-        bench.post.keep(1)
-        slot = bench.slot(0, most_failing_s=0.5)
-        bench.end(100)
-        bench.all_sealed(4, 100)
-        (root / "g" / MARKER).unlink()
-        claim(bench.folder, "g", chroot_of(second.store), "segments_dir")
-        before = files_in(root)
+    (first, second), root = worlds, tmp_path / "segments"
+    (root / "g" / MARKER).unlink()
+    claim(bench.folder, "g", chroot_of(second.store), "segments_dir")
+    before = files_in(root)
 
-        bench.end(200)
+    bench.end(200)
 
-        eventually(lambda: 0 in bench.results, 20, "the slot has ended")
-        assert bench.results[0]["reason"] == f"sealing fails: {slot.sealer.problem}"
-        assert "belongs to another chroot" in str(slot.sealer.problem)
-        assert files_in(root) == before and set(first.offsets("g").values()) == {100}
-    finally:
-        bench.close()
+    eventually(lambda: 0 in bench.results, 20, "the slot has ended")
+    ((slot, _),) = bench.running
+    assert bench.results[0]["reason"] == f"sealing fails: {slot.sealer.problem}"
+    assert "belongs to another chroot" in str(slot.sealer.problem)
+    assert files_in(root) == before and set(first.offsets("g").values()) == {100}
 
 
 def test_verify_calls_no_file_of_another_chroot_an_orphan(groups: list[SealedGroup], worlds: list[World]) -> None:
@@ -161,34 +156,31 @@ def test_verify_calls_no_file_of_another_chroot_an_orphan(groups: list[SealedGro
 
 
 @pytest.fixture
-def members(worlds: list[World], tmp_path: Path) -> Iterator[list[Counting]]:
-    """A member of the region in each chroot; only the first has large states, which are files of its checkpoint."""
+def regions(worlds: list[World], tmp_path: Path) -> Iterator[list[CountingRegion]]:
+    """One in each chroot, of member c1; only the first has large states, which are files of its checkpoint."""
     with ExitStack() as stack:
-        found = []
-        for world, padding in zip(worlds, (b"x" * 10_000, b""), strict=True):
-            world.coordinator(checkpoints_kept=1)
-            world.topic("t", 4)
-            member = Counting(world, "c1", MemoryLog(50), checkpoint_dir=str(tmp_path / "states"))
-            stack.callback(member.close)
-            member.padding = padding
-            running(world)
-            found.append(member)
-        checkpoint(worlds[0])
+        found = [stack.enter_context(closing(RegionBench(world, Counting))) for world in worlds]
+        for r in found:
+            r.world.coordinator(checkpoints_kept=1)
+            r.joins("c1", checkpoint_dir=str(tmp_path / "states"))
+        found[0].members["c1"].padding = b"x" * 10_000
+        found[0].checkpoint()
         yield found
 
 
 def test_members_of_a_region_remove_no_states_of_another_chroot_and_say_so_once(
-    worlds: list[World], members: list[Counting], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    regions: list[CountingRegion], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    first, second = regions
     states = [path for path in (tmp_path / "states" / "r").rglob("*.arrow")]
     for path in states:
         os.utime(path, (0, 0))
 
-    while region(worlds[1]).sequence < region(worlds[0]).sequence + 4:
-        checkpoint(worlds[1])
+    while second.now.sequence < first.now.sequence + 4:
+        second.checkpoint()
     eventually(lambda: "state file removal failed" in caplog.text, 20, "the sweep is refused")
-    checkpoint(worlds[1])
-    eventually(lambda: worlds[1].names(PATHS.checkpoints)[1:] == [], 20, "one is kept")
+    second.checkpoint()
+    eventually(lambda: second.world.names(PATHS.checkpoints)[1:] == [], 20, "one is kept")
 
     assert states and [path for path in states if not path.exists()] == []
     (said,) = [text for record in caplog.records if "removal failed" in (text := record.getMessage())]
@@ -196,17 +188,16 @@ def test_members_of_a_region_remove_no_states_of_another_chroot_and_say_so_once(
 
 
 def test_a_member_writes_no_state_into_the_folder_of_another_chroot(
-    worlds: list[World], members: list[Counting], tmp_path: Path
+    regions: list[CountingRegion], tmp_path: Path
 ) -> None:
-    before = files_in(tmp_path / "states")
-    members[1].padding = b"x" * 10_000
+    first, second = regions
+    before, member = files_in(tmp_path / "states"), second.members["c1"]
+    member.padding = b"x" * 10_000
 
-    worlds[1].store.commit([Create(PATHS.request, RegionRequest("checkpoint", "a test").to_bytes())])
-    failed = eventually(
-        lambda: next((error for error in members[1].errors if isinstance(error, DrainFailed)), None), 20, "it fails"
-    )
+    second.asks("checkpoint")
+    failed = eventually(lambda: next((e for e in member.errors if isinstance(e, DrainFailed)), None), 20, "it fails")
 
     assert f"ForeignFolder: folder {tmp_path}/states/r belongs to another chroot" in str(failed)
     assert str(failed).endswith(f"remove {tmp_path}/states/r/{MARKER}")
     assert files_in(tmp_path / "states") == before
-    checkpoint(worlds[0])
+    first.checkpoint()

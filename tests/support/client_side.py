@@ -19,7 +19,7 @@ from consumer.membership.client_assignment import ClientAssignment
 from consumer.membership.member import CommandDrain
 from consumer.membership.offsets import CommittedOffsets
 from coordinator.rebalance.rebalancer import Turn
-from coordinator.zk.errors import SessionLost
+from coordinator.zk.errors import OutcomeUnknown, SessionLost
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Create, Operation, SetData, Store
@@ -295,6 +295,11 @@ def creates(path: str, data: bytes = b"") -> Match:
     )
 
 
+def no_answer() -> None:
+    """Before a commit: it is not sent. After it: its reply is lost. Its sender cannot know which."""
+    raise OutcomeUnknown("no answer")
+
+
 class Hooked(FrontStore):
     """A session at whose commits the test does something, and which notes them.
 
@@ -316,6 +321,11 @@ class Hooked(FrontStore):
     def after(self, match: Match, action: Action) -> None:
         """Do this once, just after it has happened and before its sender knows."""
         self._after.append((match, action))
+
+    @property
+    def has_acted(self) -> bool:
+        """Whether all that it was to do has been done."""
+        return not self._before and not self._after
 
     def die(self) -> None:
         """The process is killed: its session ends, and nothing more is sent."""

@@ -6,13 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from coordinator.zk.store import Check, Create, Delete, Node, Operation, SetData, Store, Watch
+from coordinator.zk.store import Check, Create, Delete, Node, Operation, SetData, Store
 from coordinator.zk.update import batches, ensure
 from coordinator.zk.znodes.paths import GroupPaths, RegionPaths, contribution_name
 from coordinator.zk.znodes.records import DRAIN, START_FETCHER, Channel, Command, parsed_channel
 from coordinator.zk.znodes.regions import Contribution, Progress, RegionMembership
 from tests.support.made_group import MadeGroup
-from tests.support.stores import FrontStore
 
 OFFSET = 7
 
@@ -81,20 +80,3 @@ class MadeMembers:
         node = self._store.get(self.paths.channel(name))
         assert node is not None
         return parsed_channel(name, node.data)
-
-
-class CountingStore(FrontStore):
-    """Counts how often each contribution is read, and requests of all.
-
-    :ivar reads: path of a contribution -> how often.  :ivar znodes: that were read or listed.
-    """
-
-    def __init__(self, store: Store) -> None:
-        super().__init__(store)
-        self.reads: Counter[str] = Counter()
-        self.znodes = 0
-
-    def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
-        self.reads.update(path for path in paths if "~" in path)
-        self.znodes += len(paths)
-        return super().get_many(paths, watch)

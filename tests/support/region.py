@@ -1,13 +1,16 @@
-"""A region of consumers in tests: an application that counts in memory only, and what must hold of its counts."""
+"""A region of consumers in tests: an application that counts in memory only, and what must hold of its counts.
+
+Most tests use a `RegionBench`, by the fixtures `r` (of members that the application polls) and `o` (of operators).
+"""
 
 from __future__ import annotations
 
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from typing import Any, Generic, TypeVar
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Callbacks, Consumer
@@ -20,7 +23,7 @@ from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Create
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import RegionPaths
-from coordinator.zk.znodes.regions import COMPLETED, Contribution, Region, RegionRequest
+from coordinator.zk.znodes.regions import ABORTED, COMPLETED, Contribution, Region, RegionRequest
 from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
 from tests.support.world import SESSION_MS, World
@@ -33,11 +36,14 @@ class Counts:
 
     :ivar by_partition: partition -> records of it, the state of the partition.
     :ivar by_key: partition as text -> records, which this member keeps after the partition moves.
+    :ivar has_ended: whether the test has closed it, or killed it.
     """
 
     consumer: Consumer
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.has_ended = False
         self.by_partition: dict[TopicPartition, int] = {}
         self.by_key: Counter[str] = Counter()
         self.lock = threading.Lock()
@@ -82,8 +88,7 @@ class Counting(Counts, Callbacks):
     """
 
     def __init__(self, world: World, name: str, log: MemoryLog, **options: Any) -> None:
-        super().__init__()
-        self.name = name
+        super().__init__(name)
         self.errors: list[BaseException] = []
         self.has_finished = True
         config, subscription = member_config(world, name, options)
@@ -111,20 +116,24 @@ class Counting(Counts, Callbacks):
     def on_partitions_revoked(self, partitions: PartitionSet) -> None:
         self.forget()
 
-    def on_partitions_lost(self, partitions: PartitionSet) -> None:
-        self.forget()
+    on_partitions_lost = on_partitions_revoked
 
     # ---- the test
 
-    def close(self) -> None:
+    def stops(self) -> None:
+        """Poll no more; its session goes on."""
         self._stop.set()
         self.thread.join(10)
+
+    def close(self) -> None:
+        self.has_ended = True
+        self.stops()
         self.consumer.close()
 
     def vanish(self) -> None:
         """End without a word, as a killed process does: what it has counted is gone."""
-        self._stop.set()
-        self.thread.join(10)
+        self.has_ended = True
+        self.stops()
         store = self.consumer.member.store
         if store is not None:
             store.close()
@@ -140,8 +149,7 @@ class Operating(Counts, Processor):
     """
 
     def __init__(self, world: World, name: str, log: MemoryLog, **options: Any) -> None:
-        super().__init__()
-        self.name = name
+        super().__init__(name)
         self.gate = ThreadRuntime().event()
         if not options.pop("is_stuck", False):
             self.gate.set()
@@ -179,8 +187,13 @@ class Operating(Counts, Processor):
         if self.restores is not None:
             self.restores()
 
+    def close(self) -> None:
+        self.has_ended = True
+        self.operator.close()
+
     def vanish(self) -> None:
         """End as a killed process does: what it has counted is gone."""
+        self.has_ended = True
         self.forget()
         self.acts = _unwinds
         self.gate.set()
@@ -228,7 +241,7 @@ def running(world: World, above: int = 0) -> Region:
 def checkpoint(world: World) -> int:
     """A checkpoint, once it is complete."""
     before = region(world).sequence
-    world.store.commit([Create(PATHS.request, RegionRequest("checkpoint", "a test").to_bytes())])
+    requested(world, "checkpoint")
     return eventually(lambda: (now := region(world).sequence) > before and now, 20, "a checkpoint is complete")
 
 
@@ -239,9 +252,13 @@ def contributions(world: World, sequence: int) -> dict[str, Contribution]:
     return {name: Contribution.parse(name, data) for name, data in found.items() if data is not None}
 
 
-def exact(log: MemoryLog, partitions: int, *members: Counts) -> None:
-    """All that was counted is what one uninterrupted run counts: each record once."""
-    wanted = {f"t-{number}": log.end for number in range(partitions)}
+def exact(log: MemoryLog, partitions: int | Mapping[str, int], *members: Counts) -> None:
+    """All that was counted is what one uninterrupted run counts: each record once.
+
+    :param partitions: those of topic `t`, or topic -> its partitions.
+    """
+    topics = {"t": partitions} if isinstance(partitions, int) else partitions
+    wanted = {f"{topic}-{number}": log.end for topic, count in topics.items() for number in range(count)}
 
     def look() -> None:
         by_partition: dict[str, int] = {}
@@ -254,3 +271,141 @@ def exact(log: MemoryLog, partitions: int, *members: Counts) -> None:
         assert dict(by_key) == wanted, (by_key, wanted)
 
     eventually(lambda: look() or True, 20, "every record is counted once")
+
+
+M = TypeVar("M", Counting, Operating)
+
+
+class RegionBench(Generic[M]):
+    """Region `r`, whose members count one log in memory. `h~o1` is consumer o1 of group `h`, and `c1` one of group `g`.
+
+    :ivar topics: topic -> its partitions: `t` has 4 unless the test has said otherwise before its first member.
+    :ivar members: name -> the newest member of that name.
+
+    A coordinator is started with the first member, with the default options, unless the test has started one.
+    """
+
+    def __init__(self, world: World, kind: Callable[..., M]) -> None:
+        self.world = world
+        self.zk = world.zk
+        self.log = MemoryLog(end=40)
+        self.topics: dict[str, int] = {}
+        self.members: dict[str, M] = {}
+        self._kind = kind
+        self._lives = ExitStack()
+
+    def close(self) -> None:
+        self._lives.close()
+
+    # ---- what runs
+
+    def topic(self, partitions: int, name: str = "t") -> None:
+        """It has so many partitions from now on."""
+        make = self.world.more_partitions if name in self.topics else self.world.topic
+        make(name, partitions)
+        self.topics[name] = partitions
+
+    def member(self, name: str, **options: Any) -> M:
+        """Start a member; the newest one of a name takes the place of the one before."""
+        if not self.world.has_coordinator:
+            self.world.coordinator()
+        if not self.topics:
+            self.topic(4)
+        group, _, consumer = name.rpartition("~")
+        made = self._kind(self.world, consumer, self.log, **{"group": group or "g", **options})
+        self._lives.callback(made.vanish)
+        self.members[name] = made
+        return made
+
+    def starts(self, *names: str, **options: Any) -> list[M]:
+        """Start members at once; they are settled."""
+        before = self.now.reset
+        made = [self.member(name, **options) for name in names]
+        self.settles(before)
+        return made
+
+    def joins(self, name: str, **options: Any) -> M:
+        """Start one more member; with the others it is settled, after a reset."""
+        return self.starts(name, **options)[0]
+
+    def settles(self, above: int = 0) -> Region:
+        """Exactly these members have partitions, the region is Running, and each record is counted once."""
+        for group, members in self.groups().items():
+            self.world.stable(group, len(members))
+        found = running(self.world, above)
+        assert set(self.groups()) <= set(found.groups), found
+        self.exact()
+        return found
+
+    def groups(self) -> dict[str, list[M]]:
+        """Group -> its members that have not ended."""
+        found: dict[str, list[M]] = {}
+        for name, member in self.members.items():
+            if not member.has_ended:
+                found.setdefault(name.rpartition("~")[0] or "g", []).append(member)
+        return found
+
+    # ---- what it counts
+
+    def exact(self, *members: M) -> None:
+        """Each group has counted every record once.
+
+        :param members: those of one group, where not all of its members count.
+        """
+        counting = [members] if members else list(self.groups().values())
+        assert counting, "no member is left"
+        for some in counting:
+            exact(self.log, self.topics, *some)
+
+    def counts_on(self, more: int = 20) -> None:
+        """There are more records in each partition, and they are counted."""
+        self.log.end += more
+        self.exact()
+
+    # ---- the region
+
+    @property
+    def now(self) -> Region:
+        return region(self.world)
+
+    def asks(self, what: str, **fields: Any) -> None:
+        """An operator's request."""
+        requested(self.world, what, **fields)
+
+    def checkpoint(self) -> int:
+        """One more, which is complete; its number."""
+        return checkpoint(self.world)
+
+    def given(self, sequence: int) -> dict[str, Contribution]:
+        """The contributions to a complete checkpoint."""
+        return contributions(self.world, sequence)
+
+    def aborted(self, sequence: int) -> None:
+        """A checkpoint is aborted in the end."""
+        path = PATHS.checkpoint(sequence)
+        eventually(lambda: ABORTED in self.world.names(path), 15, f"checkpoint {sequence} is aborted")
+
+    def reset_by(self, act: Callable[[], object]) -> Region:
+        """The region after the reset that `act` begins, once it is Running; each record is counted once."""
+        before = self.now.reset
+        act()
+        found = running(self.world, above=before)
+        self.exact()
+        return found
+
+    def reset(self, to: int | None = None) -> Region:
+        """The same, of an operator's request."""
+        return self.reset_by(lambda: self.asks("reset", sequence=to))
+
+    def fails(self) -> str:
+        """The reason for which the region has failed in the end."""
+        failed = eventually(lambda: (now := self.now).state == "Failed" and now, 30, "the region has failed")
+        return str(failed.reason)
+
+    def emptied(self, group: str = "g") -> None:
+        """Its members have ended, and the coordinator knows."""
+        eventually(lambda: self.world.state(group).state == "Empty", 20, f"{group} is Empty")
+
+
+CountingRegion = RegionBench[Counting]
+OperatingRegion = RegionBench[Operating]

@@ -101,3 +101,38 @@ class DeafStore(FrontStore):
 
     def children_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Listing | None]:
         return self.behind.children_many(paths)
+
+
+class Reads(FrontStore):
+    """Notes what is read, and does something once right after a read: what was read is old by the time it is used.
+
+    :ivar paths: each znode whose data or children were read, in order.
+    """
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.paths: list[str] = []
+        self._path = ""
+        self._left = 0
+        self._happens: Callable[[], object] = lambda: None
+
+    def after(self, path: str, happens: Callable[[], object], nth: int = 1) -> Reads:
+        """Do this after the `nth` read of a znode's data or children from now on."""
+        self._path, self._happens, self._left = path, happens, nth
+        return self
+
+    def _read(self, paths: Sequence[str]) -> None:
+        self.paths += paths
+        self._left -= self._path in paths
+        if self._path in paths and self._left == 0:
+            self._happens()
+
+    def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
+        nodes = super().get_many(paths, watch)
+        self._read(paths)
+        return nodes
+
+    def children_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Listing | None]:
+        listings = super().children_many(paths, watch)
+        self._read(paths)
+        return listings

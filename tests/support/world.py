@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from kazoo.client import KazooClient
 
@@ -33,6 +33,8 @@ from tests.simulation.store import SimStore
 from tests.support.memlog import MemoryLog
 from tests.support.strategies import only
 from tests.support.wait import FAR_OFF_MS, Waiting, eventually
+
+F = TypeVar("F", bound=Store)
 
 SESSION_MS = 2000
 
@@ -160,9 +162,21 @@ class World:
         self._services.append((service, ThreadRuntime().spawn(service.run, config.node)))
         return service
 
+    @property
+    def has_coordinator(self) -> bool:
+        """Whether one was ever started."""
+        return bool(self._services)
+
     def session_of(self, service: CoordinatorService) -> Store:
         """The session that a coordinator has now."""
         return self._sessions[service]
+
+    def front(self, kind: type[F]) -> F:
+        """The store in front of the session of the only coordinator, which was started with `wrap=kind`."""
+        ((service, _),) = self._services
+        found = self.session_of(self.elected(service))
+        assert isinstance(found, kind)
+        return found
 
     def elected(
         self,

@@ -151,14 +151,18 @@ def test_absent_static_member_is_no_participant_and_is_named_for_copying() -> No
     assert Checkpoint.parse("w", begun.to_bytes()) == begun
 
 
-def test_manually_created_end_aborts_the_open_checkpoint() -> None:
-    region = replace(RUNNING, open=3, next_sequence=4)
-    checkpoint = Checkpoint("periodic", 1, 0, {"g": {"c1": "i1"}})
+@pytest.mark.parametrize("stray", ["completed", "aborted"])
+def test_manually_created_end_aborts_the_open_checkpoint(stray: str) -> None:
+    tree = a_tree(replace(RUNNING, open=3, next_sequence=4))
+    tree.put(PATHS.checkpoint(3), Checkpoint("periodic", 1, 0, {"g": {"c1": "i1"}}).to_bytes())
+    tree.put(PATHS.end(3, stray), b"")
 
-    for stray in ("completed", "aborted"):
-        found = region_plan(a_snapshot(region=region, checkpoint=checkpoint, strays=frozenset({stray})), RULES)
-        assert (found.aborted, found.completed, found.region.open) == (3, 0, 0)
-        assert found.reason == f"{stray} was put below it by hand"
+    turns(tree, ManualRuntime()).take_turn("")
+
+    assert Region.parse(PATHS.root, tree.data(PATHS.root) or b"") == replace(RUNNING, next_sequence=4)
+    assert tree.children(PATHS.checkpoint(3)) == ["aborted"]
+    end = CheckpointEnd.parse("it", tree.data(PATHS.end(3, "aborted")) or b"")
+    assert end.reason == f"{stray} was put below it by hand"
 
 
 def requested(request: RegionRequest, **region: Any) -> RegionPlan:

@@ -194,8 +194,11 @@ def test_options_of_a_source_have_any_case_and_those_of_kafka_are_passed_on() ->
 
 
 def test_offset_is_unchanged_after_a_checkpoint() -> None:
-    offset = SourceOffset(2**40, 7, "q", "segment-0000000001")
-    assert SourceOffset.of(offset.to_dict()) == offset
+    for offset in (
+        SourceOffset(2**40, 7, "q", "segment-0000000001"),
+        SourceOffset(7, 1, "q", "segment-0000000003", begun=2, checkpoint=42),
+    ):
+        assert SourceOffset.of(offset.to_dict()) == offset
     assert SourceOffset.of({"version": 1, "czxid": 5, "root": 1, "query": "q"}).segment == ""
     for wrong in ({"czxid": -1, "root": 1, "query": "q"}, {"root": 1, "query": "q"}):
         with pytest.raises(BadData):
