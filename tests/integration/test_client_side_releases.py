@@ -177,9 +177,7 @@ def all_come(world: World, log: MemoryLog, more: int = 100) -> None:
 # ---- an earlier coordinator
 
 
-def test_client_only_member_is_left_out_with_a_reason_by_an_earlier_coordinator(
-    world: World,
-) -> None:
+def test_client_only_member_is_left_out_with_a_reason_by_an_earlier_coordinator(world: World) -> None:
     service, fronts = node(world, "old", EarlierRelease)
     world.topic("t", 4)
     log = MemoryLog(50)
@@ -218,9 +216,7 @@ def test_region_member_is_left_out_with_a_reason_by_an_earlier_coordinator(world
     assert (world.stable("g", 1).generation, one.held) == (before.generation, ALL)
 
 
-def test_members_offering_both_sides_get_the_strategy_of_an_earlier_coordinator(
-    world: World,
-) -> None:
+def test_members_offering_both_sides_get_the_strategy_of_an_earlier_coordinator(world: World) -> None:
     _, fronts = node(world, "old", EarlierRelease)
     world.topic("t", 4)
     log = MemoryLog(50)
@@ -269,9 +265,7 @@ def test_leader_assigned_group_continues_under_an_earlier_coordinator_and_after(
     assert [member.consumer.member.registrations for member in members] == [1, 1, 1], "no registration was ended"
 
 
-def test_client_only_group_continues_under_an_earlier_coordinator(
-    world: World,
-) -> None:
+def test_client_only_group_continues_under_an_earlier_coordinator(world: World) -> None:
     new, _ = node(world, "new", Hooked)
     world.topic("t", 4)
     log = MemoryLog(50)
@@ -300,9 +294,7 @@ def test_client_only_group_continues_under_an_earlier_coordinator(
     assert [each.consumer.member.registrations for each in (*members, late)] == [1, 1, 1]
 
 
-def test_earlier_coordinator_withdraws_a_pending_ask_and_refuses_its_answer(
-    world: World,
-) -> None:
+def test_earlier_coordinator_withdraws_a_pending_ask_and_refuses_its_answer(world: World) -> None:
     new, _ = node(world, "new", Hooked)
     world.topic("t", 4)
     log, assignor, gate = MemoryLog(50), Scripted(), ThreadGate()
@@ -348,9 +340,7 @@ def test_leader_request_is_ignored_by_an_earlier_coordinator(world: World) -> No
 # ---- an earlier consumer
 
 
-def test_earlier_consumer_gets_known_command_fields_and_coordinator_assignment(
-    world: World,
-) -> None:
+def test_earlier_consumer_gets_known_command_fields_and_coordinator_assignment(world: World) -> None:
     _, fronts = node(world, "new", Hooked)
     world.topic("t", 4)
     log = MemoryLog(50)
@@ -375,9 +365,7 @@ def test_earlier_consumer_gets_known_command_fields_and_coordinator_assignment(
     all_come(world, log)
 
 
-def test_earlier_consumer_that_joins_reverts_the_group_to_coordinator_assignment(
-    world: World,
-) -> None:
+def test_earlier_consumer_that_joins_reverts_the_group_to_coordinator_assignment(world: World) -> None:
     _, fronts = node(world, "new", Hooked)
     world.topic("t", 4)
     log = MemoryLog(50)

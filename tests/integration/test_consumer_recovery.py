@@ -258,9 +258,7 @@ class SlowSession(FrontStore):
         return 10.0
 
 
-def test_polling_consumer_with_a_poll_interval_below_lease_renewal_is_not_evicted(
-    world: World,
-) -> None:
+def test_polling_consumer_with_a_poll_interval_below_lease_renewal_is_not_evicted(world: World) -> None:
     world.topic("t", 2)
     world.coordinator()
     one = world.consumer("g", "c1", {"t": 1}, opener=fronted(world, SlowSession), max_poll_interval_ms=1000)

@@ -260,9 +260,7 @@ class _Sleeps(MemoryLog):
         return super().fetch(*args)
 
 
-def test_records_fetched_after_the_lease_expired_during_a_sleep_are_not_returned(
-    world: World,
-) -> None:
+def test_records_fetched_after_the_lease_expired_during_a_sleep_are_not_returned(world: World) -> None:
     """By then another consumer has its partitions and reads the same records."""
     world.coordinator()
     world.topic("t", 1)

@@ -85,8 +85,7 @@ def test_closed_chroot_ends_every_command_with_its_own_exit_code(world: World, b
 @pytest.mark.full("processes, beside the same in virtual time")
 @STARTS_PROCESS
 @pytest.mark.parametrize(
-    ("words", "path"),
-    [(NODE, ""), (NODE, CONSUMERS), (CONSUMER, ""), (CONSUMER, CONSUMERS), (CONSUMER, GROUPS)],
+    ("words", "path"), [(NODE, ""), (NODE, CONSUMERS), (CONSUMER, ""), (CONSUMER, CONSUMERS), (CONSUMER, GROUPS)]
 )
 def test_start_ends_where_an_acl_refuses_to_write(world: World, boss: AclStore, words: list[str], path: str) -> None:
     world.put(f"/chroot{path}")

@@ -15,24 +15,10 @@ from consumer.config import Subscription
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Listing, Node, Watch
-from coordinator.zk.znodes.group_state import (
-    FAILED,
-    MAX_MEMBER_STATE_BYTES,
-    MAX_METADATA_BYTES,
-)
+from coordinator.zk.znodes.group_state import FAILED, MAX_MEMBER_STATE_BYTES, MAX_METADATA_BYTES
 from coordinator.zk.znodes.partitions import PartitionSet
 from coordinator.zk.znodes.records import Topic
-from tests.support.client_side import (
-    PATHS,
-    Hooked,
-    Scripted,
-    ThreadGate,
-    a_hand_stage,
-    asks,
-    padded,
-    states,
-    switches,
-)
+from tests.support.client_side import PATHS, Hooked, Scripted, ThreadGate, a_hand_stage, asks, padded, states, switches
 from tests.support.event_group import EventGroup
 from tests.support.hand import ManualStage
 from tests.support.stores import FrontStore
@@ -148,9 +134,7 @@ def test_rolling_upgrade_of_the_strategy_switches_once_when_the_last_process_has
 
 
 @pytest.mark.full("processes, beside the same in virtual time")
-def test_rolling_upgrade_to_client_side_assignment_and_back_consumes_records_once(
-    group: EventGroup,
-) -> None:
+def test_rolling_upgrade_to_client_side_assignment_and_back_consumes_records_once(group: EventGroup) -> None:
     front = recorded(group.world)
     group.start(NAMES, "--assignment", "coordinator", "--session-timeout-ms", "20000")
     group.joined(NAMES)
@@ -171,9 +155,7 @@ def test_rolling_upgrade_to_client_side_assignment_and_back_consumes_records_onc
 
 
 @pytest.mark.full("processes, beside the same in virtual time")
-def test_rolling_upgrade_of_static_members_to_client_side_switches_with_the_last(
-    group: EventGroup,
-) -> None:
+def test_rolling_upgrade_of_static_members_to_client_side_switches_with_the_last(group: EventGroup) -> None:
     front = recorded(group.world)
     options = ("--session-timeout-ms", "20000", "--protocols", "cooperative-sticky")
     for name in NAMES:

@@ -112,9 +112,7 @@ def adopted_generations(front: Hooked) -> list[tuple[int, str]]:
 # ---- Handling Coordinator Failures, 1: before all members have joined, or before group metadata has been persisted
 
 
-def test_coordinator_failure_1_next_one_makes_the_unpersisted_ask_without_stops(
-    hands: HandStage,
-) -> None:
+def test_coordinator_failure_1_next_one_makes_the_unpersisted_ask_without_stops(hands: HandStage) -> None:
     begun = a_pair(hands)
     hands.member("c3")
     begun.front.before(creates("/sync/ask-"), begun.front.die)
@@ -129,9 +127,7 @@ def test_coordinator_failure_1_next_one_makes_the_unpersisted_ask_without_stops(
     assert (hands.calls, adopted_generations(front)) == (2, [(1, begun.ask), (2, ask)])
 
 
-def test_coordinator_failure_1_members_joining_meanwhile_are_in_one_ask_of_the_next(
-    hands: HandStage,
-) -> None:
+def test_coordinator_failure_1_members_joining_meanwhile_are_in_one_ask_of_the_next(hands: HandStage) -> None:
     begun = a_pair(hands)
     hands.member("c3")
     begun.front.before(creates("/sync/ask-"), begun.front.die)
@@ -228,9 +224,7 @@ def test_coordinator_failure_2_joining_member_aborts_nothing_and_is_in_the_next_
     assert [sorted(made.members) for made in front.made_asks()] == [["c1", "c2", "c3", "c4"]]
 
 
-def test_coordinator_failure_2_leader_that_leaves_is_replaced_and_its_ask_removed(
-    hands: HandStage,
-) -> None:
+def test_coordinator_failure_2_leader_that_leaves_is_replaced_and_its_ask_removed(hands: HandStage) -> None:
     begun = a_pair(hands)
     hands.member("c3")
     begun.front.after(creates("/sync/ask-"), begun.front.die)
@@ -246,9 +240,7 @@ def test_coordinator_failure_2_leader_that_leaves_is_replaced_and_its_ask_remove
     assert ask == after.client.ask  # type: ignore[union-attr]
 
 
-def test_coordinator_failure_2_restarted_static_leader_is_assigned_by_another_one(
-    hands: HandStage,
-) -> None:
+def test_coordinator_failure_2_restarted_static_leader_is_assigned_by_another_one(hands: HandStage) -> None:
     begun = a_pair(hands, group_instance_id="c1")
     hands.member("c3")
     begun.front.after(creates("/sync/ask-"), begun.front.die)
@@ -288,9 +280,7 @@ def test_coordinator_failure_3_computing_leader_answers_the_next_coordinator(han
     assert hands.calls == 3, "what it computed for the withdrawn command is refused, and it computes again"
 
 
-def test_coordinator_failure_3_answer_complete_before_the_takeover_is_adopted(
-    hands: HandStage,
-) -> None:
+def test_coordinator_failure_3_answer_complete_before_the_takeover_is_adopted(hands: HandStage) -> None:
     begun = a_pair(hands)
     hands.member("c3")
     ask = hands.asked(begun.first, "c1").ask
@@ -312,9 +302,7 @@ def in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("in_pieces")
-def test_coordinator_failure_3_entries_of_an_unfinished_answer_are_removed(
-    hands: HandStage,
-) -> None:
+def test_coordinator_failure_3_entries_of_an_unfinished_answer_are_removed(hands: HandStage) -> None:
     fronts: list[Hooked] = []
     begun = a_pair(hands, wrap=lambda store: fronts.append(Hooked(store)) or fronts[-1])
     hands.member("c3")
@@ -429,9 +417,7 @@ def test_coordinator_failure_4_answer_is_adopted_for_the_remaining_members(hands
     assert sorted(p for member in hands.members[1:] for p in member.held) == sorted(ALL)
 
 
-def test_coordinator_failure_4_outdated_answer_is_no_failure_and_is_asked_again(
-    hands: HandStage,
-) -> None:
+def test_coordinator_failure_4_outdated_answer_is_no_failure_and_is_asked_again(hands: HandStage) -> None:
     begun = a_pair(hands)
     hands.member("c3")
     ask = hands.asked(begun.first, "c1").ask
@@ -694,9 +680,7 @@ def test_coordinator_failure_4_by_sigkill_in_a_paused_group_keeps_the_answer(gro
 
 
 @pytest.mark.full("processes, beside the same in virtual time")
-def test_coordinator_failure_4_by_sigkill_before_a_member_stops_keeps_a_generation(
-    group: EventGroup,
-) -> None:
+def test_coordinator_failure_4_by_sigkill_before_a_member_stops_keeps_a_generation(group: EventGroup) -> None:
     standing, world = processes(group), group.world
     group.process("c2").pause()
     group.start(["c3"], *LONG)
@@ -780,9 +764,7 @@ def test_without_persistence_ask_lost_before_its_leader_read_it_is_made_again(ha
     assert [member.failures for member in hands.members] == [[], [], []]
 
 
-def test_without_persistence_ask_lost_while_computed_takes_no_answer_of_another(
-    hands: HandStage,
-) -> None:
+def test_without_persistence_ask_lost_while_computed_takes_no_answer_of_another(hands: HandStage) -> None:
     begun = a_pair(hands)
     hands.member("c3")
     hands.asked(begun.first, "c1")
@@ -885,9 +867,7 @@ def test_leader_failure_by_sigkill_with_an_ask_out_another_member_is_asked(group
 
 
 @pytest.mark.full("processes, beside the same in virtual time")
-def test_leader_failure_by_eviction_moves_the_ask_and_it_rejoins_as_follower(
-    group: EventGroup,
-) -> None:
+def test_leader_failure_by_eviction_moves_the_ask_and_it_rejoins_as_follower(group: EventGroup) -> None:
     group.node("a")
     before = three_with_first(group, "--session-timeout-ms", "6000", "--max-poll-interval-ms", "2000")
     ask = asked_while_paused(group)
@@ -1026,9 +1006,7 @@ def test_assignment_failure_of_a_leader_that_hangs_its_late_answer_is_refused(wo
 
 
 @pytest.mark.usefixtures("in_pieces")
-def test_assignment_failure_of_a_leader_dying_amid_its_answer_is_no_group_failure(
-    world: World,
-) -> None:
+def test_assignment_failure_of_a_leader_dying_amid_its_answer_is_no_group_failure(world: World) -> None:
     fronts: list[Hooked] = []
 
     def opener() -> Hooked:
@@ -1052,9 +1030,7 @@ def test_assignment_failure_of_a_leader_dying_amid_its_answer_is_no_group_failur
     eventually(lambda: asks(world) == [after.client.ask], 5, "what it left half goes")  # type: ignore[union-attr]
 
 
-def test_assignment_failure_unread_by_a_member_is_sent_once_by_the_next_coordinator(
-    hands: HandStage,
-) -> None:
+def test_assignment_failure_unread_by_a_member_is_sent_once_by_the_next_coordinator(hands: HandStage) -> None:
     begun = a_pair(hands)
     hands.member("c3")
     one, two, three_ = hands.members
@@ -1079,9 +1055,7 @@ def test_assignment_failure_unread_by_a_member_is_sent_once_by_the_next_coordina
     assert three_.held and hands.assignors["c1"].calls == 2
 
 
-def test_assignment_failure_of_every_leader_asks_the_first_again_after_a_backoff(
-    hands: HandStage,
-) -> None:
+def test_assignment_failure_of_every_leader_asks_the_first_again_after_a_backoff(hands: HandStage) -> None:
     begun = a_pair(hands)
     for name in ("c1", "c2"):
         hands.assignors[name].before = fails

@@ -122,9 +122,7 @@ def test_replacement_consumer_of_the_other_release_takes_over_the_offsets(world:
 # ---- failover between the two, in both directions
 
 
-def test_coordinators_of_both_releases_fail_over_and_keep_a_stable_group(
-    world: World,
-) -> None:
+def test_coordinators_of_both_releases_fail_over_and_keep_a_stable_group(world: World) -> None:
     world.topic("t", 4)
     node = world.coordinator("a")
     world.elected(node)
