@@ -167,74 +167,74 @@ def test_a_newcomer_without_a_common_protocol_is_refused(coordinated: World) -> 
     assert coordinated.state("g").generation == 1
 
 
-Used = tuple[str, bool]
-"""A strategy, and whether a leader decides by it."""
-
-
 class Step(NamedTuple):
-    """Every process in turn is restarted so, and what the group uses after each."""
+    """Every process in turn is restarted so; `used` after each: the strategy, and whether a leader decides by it."""
 
     assignment: str
     protocols: str
-    used: tuple[Used, Used, Used]
+    used: list[tuple[str, bool]]
 
 
-def changes(old: str, new: str) -> tuple[bool, Step, Step, Step]:
+def changes(old: str, new: str) -> tuple[bool, list[Step]]:
     """Of the leader's strategy, in two rounds."""
     one, other = (old, True), (new, True)
-    first, both = Step("client", old, (one,) * 3), Step("client", f"{new},{old}", (one, one, other))
-    return True, first, both, Step("client", new, (other,) * 3)
+    both = Step("client", f"{new},{old}", [one, one, other])
+    return True, [Step("client", old, [one] * 3), both, Step("client", new, [other] * 3)]
 
 
-RANGE, LED, STICKY = ("range", False), ("range", True), (COOPERATIVE, False)
-UPGRADES: dict[str, tuple[bool, *tuple[Step, ...]]] = {
+RANGE, STICKY = ("range", False), (COOPERATIVE, False)
+UPGRADES: dict[str, tuple[bool, list[Step]]] = {
     "of_the_strategy_switches_once_when_the_last_process_has_it-range": changes("range", COOPERATIVE),
     "of_the_strategy_switches_once_when_the_last_process_has_it-cooperative-sticky": changes(COOPERATIVE, "lag"),
     "to_client_side_assignment_and_back_consumes_records_once": (
         False,
-        Step("coordinator", "range", (RANGE,) * 3),
-        Step("client,coordinator", "range", (RANGE, RANGE, LED)),
-        Step("coordinator", "range", (RANGE,) * 3),
+        [
+            Step("coordinator", "range", [RANGE] * 3),
+            Step("client,coordinator", "range", [RANGE, RANGE, ("range", True)]),
+            Step("coordinator", "range", [RANGE] * 3),
+        ],
     ),
     "of_static_members_to_client_side_switches_with_the_last": (
         True,
-        Step("coordinator", COOPERATIVE, (STICKY,) * 3),
-        Step("client,coordinator", COOPERATIVE, (STICKY, STICKY, (COOPERATIVE, True))),
+        [
+            Step("coordinator", COOPERATIVE, [STICKY] * 3),
+            Step("client,coordinator", COOPERATIVE, [STICKY, STICKY, (COOPERATIVE, True)]),
+        ],
     ),
 }
 
 
 @pytest.mark.full("processes, beside the same in virtual time")
-@pytest.mark.parametrize("upgrade", UPGRADES.values(), ids=UPGRADES.keys())
-def test_rolling_upgrade(group: EventGroup, front: Hooked, upgrade: tuple[bool, *tuple[Step, ...]]) -> None:
-    are_static, first, *later = upgrade
+@pytest.mark.parametrize(("are_static", "steps"), UPGRADES.values(), ids=UPGRADES.keys())
+def test_rolling_upgrade(group: EventGroup, front: Hooked, are_static: bool, steps: list[Step]) -> None:
+    first, *later = steps
 
     def start(name: str, step: Step) -> None:
         static = ("--group-instance-id", name) if are_static else ()  # a restarting process stays a member
         some = ("--assignment", step.assignment, "--protocols", step.protocols, "--session-timeout-ms", "20000")
         group.start([name], *static, *some)
 
-    def is_used(used: Used) -> bool:
+    def used() -> tuple[str, bool]:
         state = group.world.stable("g", 3)
-        return (state.strategy, state.client is not None) == used
+        return state.strategy, state.client is not None
 
     for name in NAMES:
         start(name, first)
     before = group.joined(NAMES)
     for step in later:
-        for name, used in zip(NAMES, step.used, strict=True):
+        for name, wanted in zip(NAMES, step.used, strict=True):
             group.stop([name])
             start(name, step)
             after = group.joined(NAMES)
-            eventually(lambda now=used: is_used(now), 10, str(used))  # type: ignore[misc]
+            eventually(lambda now=wanted: used() == now, 10, str(wanted))  # type: ignore[misc]
         group.consumes(20)
 
-    switched(front, *(used for used, _ in groupby(used for step in (first, *later) for used in step.used)))
+    switched(front, *(each for each, _ in groupby(each for step in steps for each in step.used)))
     if first.used[0] == STICKY:
         assert after.owners() == before.owners(), "a strategy that is sticky moves nothing for it"
     events = group.consumes_everything()
     assert sum(events.position.values()) == events.consumed, "every record was consumed once"
-    if later[-1].assignment == "coordinator":
+    if steps[-1].assignment == "coordinator":
         eventually(lambda: asks(group.world) == [], 5, "no ask is left")
 
 
