@@ -28,7 +28,7 @@ from coordinator.zk.znodes.paths import (
     Brokers,
     GroupPaths,
     node_path,
-)  # fmt: skip
+)
 from coordinator.zk.znodes.records import START_FETCHER, Channel, Command, EpochRecord, NodeRecord, Registration
 from tests.support.cli import run, run_json
 from tests.support.listening import Listening
