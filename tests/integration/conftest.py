@@ -84,6 +84,14 @@ def world(zk: str) -> Iterator[World]:
 
 
 @pytest.fixture
+def served(world: World) -> World:
+    """With a coordinator, and topic `t` of four partitions."""
+    world.coordinator()
+    world.topic("t", 4)
+    return world
+
+
+@pytest.fixture
 def store(zk: str) -> Iterator[Store]:
     """A session of its own, of 10 s."""
     store = open_kazoo(zk, 10_000)

@@ -27,14 +27,6 @@ ALL = parts("t", 0, 1, 2, 3)
 
 
 @pytest.fixture
-def served(world: World) -> World:
-    """With a coordinator, and topic `t` of four partitions."""
-    world.coordinator()
-    world.topic("t", 4)
-    return world
-
-
-@pytest.fixture
 def log() -> MemoryLog:
     return MemoryLog(end=100)
 

@@ -28,14 +28,6 @@ MakeLiar = Callable[..., Liar]
 
 
 @pytest.fixture
-def served(world: World) -> World:
-    """With a coordinator, and topic `t` of four partitions."""
-    world.coordinator()
-    world.topic("t", 4)
-    return world
-
-
-@pytest.fixture
 def lying(zk: str) -> Iterator[MakeLiar]:
     """Makes members that lie; their sessions end with the test."""
     with ExitStack() as closing:
