@@ -672,7 +672,7 @@ def test_leader_failure_by_session_expiry_while_computing_gives_no_answer(world:
 
 
 def paused_leader(group: EventGroup, *options: str) -> tuple[GroupState, str]:
-    """Three processes, of which c1 leads with these options and is paused: their state, and the ask that c1 has unread.
+    """Three processes; c1 leads with these options and is paused: their state, and the ask that c1 has unread.
 
     It is made at once: nothing that takes time to start goes before it.
     """
