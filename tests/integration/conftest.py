@@ -13,6 +13,7 @@ from _pytest.runner import runtestprotocol
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Store
+from tests.support.client_side import HandStage
 from tests.support.clients import fresh_chroot
 from tests.support.event_group import EventGroup
 from tests.support.hand import ManualStage, a_stage
@@ -79,6 +80,14 @@ def world(zk: str) -> Iterator[World]:
 
 
 @pytest.fixture
+def served(world: World) -> World:
+    """With a coordinator, and topic `t` of four partitions."""
+    world.coordinator()
+    world.topic("t", 4)
+    return world
+
+
+@pytest.fixture
 def store(zk: str) -> Iterator[Store]:
     """A session of its own, of 10 s."""
     store = open_kazoo(zk, 10_000)
@@ -105,6 +114,28 @@ def stage(world: World) -> Iterator[ManualStage]:
     """Coordinators and consumers whose every move the test makes, in the same chroot as `world`."""
     with a_stage(world.zk) as stage:
         yield stage
+
+
+@pytest.fixture
+def like() -> str:
+    """The client-side strategy of a test that is about none."""
+    return "range"
+
+
+@pytest.fixture
+def hands(world: World, stage: ManualStage, like: str) -> Iterator[HandStage]:
+    """Topic `t` of six partitions; members with client-side assignment and coordinators that the test drives."""
+    with closing(HandStage(world, stage, like)) as hands:
+        hands.topic("t", 6)
+        yield hands
+
+
+@pytest.fixture
+def joined(hands: HandStage) -> HandStage:
+    """A group of c1, which leads, and c2; c3 has joined since the last turn."""
+    hands.begins()
+    hands.member("c3")
+    return hands
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from coordinator.service import CoordinatorService
 from coordinator.zk.store import Create
 from coordinator.zk.znodes.paths import COORDINATOR, GroupPaths
 from coordinator.zk.znodes.records import WHITE_LIST
+from tests.support.cli import run, run_json, run_ok
 from tests.support.hand import ManualStage
 from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
@@ -34,51 +35,64 @@ GARBAGE = {
 garbage = pytest.mark.parametrize("data", GARBAGE.values(), ids=GARBAGE.keys())
 
 
+class Group:
+    """Group `g` of the member `good`, beside its coordinator, and topic `t` of two partitions."""
+
+    def __init__(self, world: World, service: CoordinatorService, **topics: int) -> None:
+        self.world = world
+        self.service = service
+        self.log = MemoryLog(10)
+        self.good = world.consumer("g", "good", {"t": 1, **topics}, log=self.log)
+        self.before = world.stable("g", 1)
+
+    def goes_on(self, *also: PollingConsumer) -> None:
+        """Members hold partitions and read new records; so does a new group."""
+        other = self.world.consumer(f"other-{self.log.end}", "c1", {"t": 1}, log=self.log)
+        self.log.end += 50
+        for one in (self.good, *also, other):
+            self._reads_on(one)
+
+    def _reads_on(self, one: PollingConsumer) -> None:
+        newest = self.log.end - 1
+        eventually(lambda: any(offset == newest for _, offset in one.records), 10, f"{one.name} reads on")
+        assert one.error is None
+
+    def is_reported(self, path: str) -> None:
+        """Logged once, counted once, and shown, after any number of reads."""
+        eventually(lambda: path in self.service.problems.current(), 10, f"{path} is reported")
+        assert path in self.service.problems.current()[path] or path.rsplit("/", 1)[0] in path
+        assert path in read_status(self.world.store, self.world.brokers).problems
+
+
 @pytest.fixture
 def service(world: World) -> CoordinatorService:
+    world.topic("t", 2)
     return world.coordinator(sweep_interval_ms=200)
 
 
-def is_reported(world: World, service: CoordinatorService, path: str) -> None:
-    """Logged once, counted once, and shown, after any number of reads."""
-    eventually(lambda: path in service.problems.current(), 10, f"{path} is reported")
-    assert path in service.problems.current()[path] or path.rsplit("/", 1)[0] in path
-    assert path in read_status(world.store, world.brokers).problems
-
-
-def others_go_on(world: World, log: MemoryLog, *consumers: PollingConsumer) -> None:
-    """These consumers hold partitions and read new records; so does a new group."""
-    other = world.consumer(f"other-{log.end}", "c1", {"t": 1}, log=log)
-    log.end += 50
-    for consumer in (*consumers, other):
-        eventually(
-            lambda c=consumer: any(offset == log.end - 1 for _, offset in c.records), 10, f"{consumer.name} reads on"
-        )
-        assert consumer.error is None
+@pytest.fixture
+def group(world: World, service: CoordinatorService) -> Group:
+    return Group(world, service)
 
 
 # ---- registrations
 
 
 @garbage
-def test_a_registration_that_cannot_be_read_leaves_that_member_out(
-    world: World, service: CoordinatorService, data: bytes
-) -> None:
-    world.topic("t", 2)
-    good = world.consumer("g", "good", {"t": 1}, log=(log := MemoryLog(10)))
-    world.stable("g", 1)
+def test_a_registration_that_cannot_be_read_leaves_that_member_out(world: World, group: Group, data: bytes) -> None:
+    problems = group.service.problems
     world.put(PATHS.id("bad"), data)
 
-    is_reported(world, service, PATHS.id("bad"))
+    group.is_reported(PATHS.id("bad"))
 
-    others_go_on(world, log, good)
+    group.goes_on()
     why = {"bad": "its registration cannot be read"}
     eventually(lambda: world.stable("g", 1).left_out == why, 5, "the state has the reason")
-    count = service.problems.count
+    count = problems.count
     world.remove(PATHS.id("bad"))
     eventually(lambda: not world.state("g").left_out, 5, "no member is left out any more")
-    eventually(lambda: service.problems.current() == {}, 5, "what is gone is no problem any more")
-    assert service.problems.count == count == 1, "it was logged once"
+    eventually(lambda: problems.current() == {}, 5, "what is gone is no problem any more")
+    assert problems.count == count == 1, "it was logged once"
 
 
 @pytest.mark.parametrize(
@@ -87,11 +101,8 @@ def test_a_registration_that_cannot_be_read_leaves_that_member_out(
     ids=lambda pattern: pattern[:12],
 )
 def test_a_pattern_that_does_not_compile_leaves_that_member_without_partitions(
-    world: World, stage: ManualStage, service: CoordinatorService, pattern: str
+    world: World, stage: ManualStage, group: Group, pattern: str
 ) -> None:
-    world.topic("t", 2)
-    good = world.consumer("g", "good", {"t": 1}, log=(log := MemoryLog(10)))
-    world.stable("g", 1)
     bad = stage.puppet("g", "bad", {pattern: 1}, WHITE_LIST)
     bad.obey_until(frozenset())
 
@@ -99,13 +110,10 @@ def test_a_pattern_that_does_not_compile_leaves_that_member_without_partitions(
 
     assert "pattern" in world.state("g").left_out["bad"]
     assert PATHS.id("bad") in read_status(world.store, world.brokers).problems
-    others_go_on(world, log, good)
+    group.goes_on()
 
 
-def test_odd_names_are_reported_and_passed_over(world: World, service: CoordinatorService) -> None:
-    world.topic("t", 2)
-    good = world.consumer("g", "good", {"t": 1}, log=(log := MemoryLog(10)))
-    world.stable("g", 1)
+def test_odd_names_are_reported_and_passed_over(world: World, group: Group) -> None:
     odd = ["with space", "t\u00e4st", "x" * 250, "a;b", "\u65e5\u672c", "..."]
     places = [PATHS.ids, PATHS.channels, PATHS.owners, PATHS.offsets, "/consumers/groups", world.brokers.topics]
     places += [PATHS.owners_of("t"), PATHS.offsets_of("t"), PATHS.history, PATHS.channel("good")]
@@ -114,13 +122,13 @@ def test_odd_names_are_reported_and_passed_over(world: World, service: Coordinat
             world.store.commit([Create(f"{place}/{name}", b"odd")])
     world.more_partitions("t", 3)
 
-    eventually(lambda: good.held == parts("t", 0, 1, 2), 10, "the group continues")
+    eventually(lambda: group.good.held == parts("t", 0, 1, 2), 10, "the group continues")
 
-    others_go_on(world, log, good)
+    group.goes_on()
     shown = read_status(world.store, world.brokers).problems
     for place in (PATHS.ids, "/consumers/groups"):
         path = f"{place}/'with space'"
-        assert path in service.problems.current()
+        assert path in group.service.problems.current()
         assert path in shown
 
 
@@ -131,17 +139,15 @@ def test_odd_names_are_reported_and_passed_over(world: World, service: Coordinat
 def test_a_topic_that_cannot_be_read_leaves_the_others_alone(
     world: World, service: CoordinatorService, data: bytes
 ) -> None:
-    world.topic("t", 2)
     world.put(world.brokers.topic("bad"), data)
-    both = world.consumer("g", "both", {"t": 1, "bad": 1}, log=(log := MemoryLog(10)))
+    group = Group(world, service, bad=1)
 
-    is_reported(world, service, world.brokers.topic("bad"))
+    group.is_reported(world.brokers.topic("bad"))
 
-    state = world.stable("g", 1)
-    assert state.left_out == {"bad": "no such topic (yet)"}
-    others_go_on(world, log, both)
+    assert world.stable("g", 1).left_out == {"bad": "no such topic (yet)"}
+    group.goes_on()
     world.put(world.brokers.topic("bad"), b'{"partitions":{"0":[]}}')
-    eventually(lambda: both.held == parts("t", 0, 1) | parts("bad", 0), 10, "once mended it is read")
+    eventually(lambda: group.good.held == parts("t", 0, 1) | parts("bad", 0), 10, "once mended it is read")
     assert service.problems.current() == {}
 
 
@@ -150,72 +156,53 @@ def test_a_topic_that_cannot_be_read_leaves_the_others_alone(
     ["-1", "one", "1.5", "\u0663", "\u00b2", "9" * 5000, "1000001"],
     ids=["-1", "one", "1.5", "3", "2", "huge", "1e6"],
 )
-def test_invalid_partition_number_is_bad_data(world: World, service: CoordinatorService, key: str) -> None:
-    world.topic("t", 2)
-    good = world.consumer("g", "good", {"t": 1}, log=(log := MemoryLog(10)))
-    world.stable("g", 1)
-
+def test_invalid_partition_number_is_bad_data(world: World, group: Group, key: str) -> None:
     world.put(world.brokers.topic("bad"), json.dumps({"version": 3, "partitions": {key: []}}).encode())
 
-    is_reported(world, service, world.brokers.topic("bad"))
-    others_go_on(world, log, good)
-    assert service.term is not None and service.term.epoch == 1, "the coordinator has not resigned over it"
+    group.is_reported(world.brokers.topic("bad"))
+    group.goes_on()
+    term = group.service.term
+    assert term is not None and term.epoch == 1, "the coordinator has not resigned over it"
 
 
-def test_a_topic_that_becomes_unreadable_stays_as_it_was(world: World, service: CoordinatorService) -> None:
-    world.topic("t", 2)
-    good = world.consumer("g", "good", {"t": 1}, log=(log := MemoryLog(10)))
-    before = world.stable("g", 1)
-
+def test_a_topic_that_becomes_unreadable_stays_as_it_was(world: World, group: Group) -> None:
     world.put(world.brokers.topic("t"), b"scribble")
 
-    is_reported(world, service, world.brokers.topic("t"))
-    others_go_on(world, log)
-    assert good.held == parts("t", 0, 1)
-    assert world.state("g").generation == before.generation
+    group.is_reported(world.brokers.topic("t"))
+    group.goes_on()
+    assert group.good.held == parts("t", 0, 1)
+    assert world.state("g").generation == group.before.generation
 
 
 def test_a_topic_without_partitions_is_left_out_with_the_reason(world: World, service: CoordinatorService) -> None:
-    world.topic("t", 1)
     world.put(world.brokers.topic("empty"), b'{"version":3,"partitions":{}}')
-    consumer = world.consumer("g", "c1", {"t": 1, "empty": 1}, log=(log := MemoryLog(10)))
+    group = Group(world, service, empty=1)
 
-    state = world.stable("g", 1)
-
-    assert state.left_out == {"empty": "the topic has no partitions"}
-    others_go_on(world, log, consumer)
+    assert group.before.left_out == {"empty": "the topic has no partitions"}
+    group.goes_on()
 
 
 # ---- commands, channels, offsets, history, the coordinator's znodes
 
 
 @garbage
-def test_a_command_that_cannot_be_read_is_removed_and_nothing_stops(
-    world: World, service: CoordinatorService, data: bytes
-) -> None:
-    world.topic("t", 2)
-    good = world.consumer("g", "good", {"t": 1}, log=(log := MemoryLog(10)))
-    before = world.stable("g", 1)
-
+def test_a_command_that_cannot_be_read_is_removed_and_nothing_stops(world: World, group: Group, data: bytes) -> None:
     world.store.commit([Create(PATHS.command_prefix("good"), data, sequential=True)])
 
     eventually(lambda: not world.names(PATHS.channel("good")), 10, "it is removed")
-    others_go_on(world, log, good)
-    assert good.held == parts("t", 0, 1)
-    assert good.events == [("assigned", parts("t", 0, 1))]
-    assert world.stable("g", 1).generation == before.generation
+    group.goes_on()
+    assert group.good.held == parts("t", 0, 1)
+    assert group.good.events == [("assigned", parts("t", 0, 1))]
+    assert world.stable("g", 1).generation == group.before.generation
 
 
-def test_a_command_for_a_consumer_that_cannot_exist_is_withdrawn(world: World, service: CoordinatorService) -> None:
-    world.topic("t", 1)
-    good = world.consumer("g", "good", {"t": 1}, log=(log := MemoryLog(10)))
-    world.stable("g", 1)
+def test_a_command_for_a_consumer_that_cannot_exist_is_withdrawn(world: World, group: Group) -> None:
     path = f"{PATHS.channel('missing')}/command-0000000007"
 
     world.put(path, b"garbage")
 
     eventually(lambda: world.data(path) is None, 10, "it is withdrawn")
-    others_go_on(world, log, good)
+    group.goes_on()
 
 
 @garbage
@@ -223,29 +210,23 @@ def test_unreadable_channel_of_an_unknown_consumer_delays_no_member(
     world: World, service: CoordinatorService, data: bytes
 ) -> None:
     world.put(PATHS.channel("ghost"), data)
-    world.topic("t", 2)
-    good = world.consumer("g", "good", {"t": 1}, log=(log := MemoryLog(10)))
+    group = Group(world, service)
 
-    world.stable("g", 1)
-
-    is_reported(world, service, PATHS.channel("ghost"))
-    others_go_on(world, log, good)
+    group.is_reported(PATHS.channel("ghost"))
+    group.goes_on()
 
 
 @garbage
 def test_offsets_history_segments_and_queries_that_cannot_be_read_stop_nothing_else(
     world: World, service: CoordinatorService, data: bytes
 ) -> None:
-    world.topic("t", 3)
-    bad = [PATHS.offset("t", 0), PATHS.rebalance(1), PATHS.query("q"), f"{PATHS.segments}/segment-0000000000"]
-    for path in bad:
+    for path in (PATHS.offset("t", 0), PATHS.rebalance(1), PATHS.query("q"), f"{PATHS.segments}/segment-0000000000"):
         world.put(path, data)
-    good = world.consumer("g", "good", {"t": 1}, log=(log := MemoryLog(10)))
+    group = Group(world, service)
 
-    world.stable("g", 1)
-    others_go_on(world, log, good)
+    group.goes_on()
 
-    assert good.held == parts("t", 1, 2), "the other partition's start is unreadable"
+    assert group.good.held == parts("t", 1), "the other partition's start is unreadable"
     eventually(lambda: PATHS.query("q") in service.problems.current(), 10, "the query is reported")
     assert PATHS.offset("t", 0) in read_status(world.store, world.brokers).problems
     assert service.term is not None and service.term.epoch == 1
@@ -271,10 +252,7 @@ def test_a_foreign_coordinator_znode_is_waited_for_and_shown(world: World, data:
     world.topic("t", 1)
     world.consumer("g", "c1", {"t": 1})
 
-    result = CliRunner().invoke(main, ["status", "--zk", world.zk])
-
-    assert result.exit_code == 0, result.output
-    assert "COORDINATOR" in result.output
+    assert "COORDINATOR" in run_ok(world.zk, "status").output
     assert service.term is None
     world.remove(COORDINATOR)
     world.elected(service)
@@ -285,17 +263,11 @@ def test_text_that_no_terminal_can_show_is_no_reason_for_the_status_to_fail(worl
     world.put(PATHS.state, b'{"state":"Stable","reason":"\\ud800","left_out":{"\\ud800":"\\ud800\\u001b[31m"}}')
     registration = {"incarnation": "\ud800", "subscription": {"t": 1}, "host": "\ud800\x1b[31m"}
     world.put(PATHS.id("c1"), json.dumps(registration).encode())
-    for command in (
-        ["status"],
-        ["groups", "list"],
-        ["groups", "describe", "g", "--members"],
-        ["groups", "describe", "g"],
-    ):
+    for command in ("status", "groups list", "groups describe g --members", "groups describe g"):
         for output in ("table", "json"):
-            result = CliRunner().invoke(main, [*command, "--zk", world.zk, "-o", output])
+            shown = run_ok(world.zk, *command.split(), "-o", output).output
 
-            assert result.exit_code == 0, (command, output, result.exception)
-            assert "\x1b[31m" not in result.output, "nor may it colour the terminal"
+            assert "\x1b[31m" not in shown, "nor may it colour the terminal"
 
 
 # ---- log lines
@@ -321,24 +293,19 @@ def test_bad_data_is_logged_once_with_its_path_and_again_after_a_change(
 
     said = [record.getMessage() for record in caplog.records if path in record.getMessage()]
     assert sweeps == 1
-    assert [line.split(":")[0] for line in said] == [
-        "ignoring unreadable znode",
-        "ignoring unreadable znode",
-        "unreadable znode recovered",
-    ]
+    ignored = "ignoring unreadable znode"
+    assert [line.split(":")[0] for line in said] == [ignored, ignored, "unreadable znode recovered"]
 
 
 def test_status_shows_unreadable_znodes(world: World) -> None:
     world.put(world.brokers.topic("bad"), b"garbage")
     world.put(PATHS.id("c1"), b"garbage")
 
-    result = CliRunner().invoke(main, ["status", "--zk", world.zk, "-o", "json"])
+    document = run_json(world.zk, "status")
 
-    assert result.exit_code == 0
-    document = json.loads(result.stdout)
     assert set(document["problems"]) == {world.brokers.topic("bad"), PATHS.id("c1")}
     assert document["coordinator"] is None
-    table = CliRunner().invoke(main, ["status", "--zk", world.zk]).stdout
+    table = run_ok(world.zk, "status").stdout
     assert f"{PATHS.id('c1')}" in table and "holds no JSON" in table
 
 
@@ -351,7 +318,7 @@ def test_unreachable_zookeeper_exits_with_4_and_one_sentence(
 ) -> None:
     monkeypatch.setattr("coordinator.zk.process.cli.CONNECT_TIMEOUT_S", 0.2)
 
-    result = CliRunner().invoke(main, [*command, "--zk", "127.0.0.1:1"])
+    result = run("127.0.0.1:1", *command)
 
     assert result.exit_code == 4
     last = result.stderr.splitlines()[-1]
@@ -388,9 +355,9 @@ def test_many_bad_znodes_are_listed_in_bounds_with_their_number(world: World) ->
     for number in range(150):
         world.store.commit([Create(world.brokers.topic(f"bad-{number:03}"), b"garbage")])
 
-    document = json.loads(CliRunner().invoke(main, ["status", "--zk", world.zk, "-o", "json"]).stdout)
-    table = CliRunner().invoke(main, ["status", "--zk", world.zk]).stdout
-    check = CliRunner().invoke(main, ["status", "--zk", world.zk, "--check"]).stdout
+    document = run_json(world.zk, "status")
+    table = run_ok(world.zk, "status").stdout
+    check = run(world.zk, "status", "--check").stdout
 
     assert (len(document["problems"]), document["problem_count"]) == (100, 150)
     assert table.count("holds no JSON") == 100 and table.endswith("and 50 more\n")
@@ -398,17 +365,14 @@ def test_many_bad_znodes_are_listed_in_bounds_with_their_number(world: World) ->
 
 
 def test_hundreds_of_bad_commands_are_removed_with_a_handful_of_lines(
-    world: World, service: CoordinatorService, caplog: pytest.LogCaptureFixture
+    world: World, group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    world.topic("t", 2)
-    good = world.consumer("g", "good", {"t": 1}, log=(log := MemoryLog(10)))
-    world.stable("g", 1)
 
     world.store.commit([Create(PATHS.command_prefix("good"), b"garbage", sequential=True)] * 300)
 
     eventually(lambda: not world.names(PATHS.channel("good")), 20, "they are removed")
-    others_go_on(world, log, good)
+    group.goes_on()
     lines = [line.getMessage() for line in caplog.records if "/channel/good/command" in line.getMessage()]
     lines += [line.getMessage() for line in caplog.records if "command discarded" in line.getMessage()]
     assert len(lines) <= 60  # ten of each of five kinds

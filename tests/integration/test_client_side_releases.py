@@ -16,12 +16,13 @@ import pytest
 from consumer.errors import InconsistentGroupProtocol
 from coordinator.service import CoordinatorService
 from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.store import Create, Listing, Node, Operation, SetData, Store, StoreFactory, Watch
+from coordinator.zk.store import Create, Listing, Operation, SetData, Store, Watch
+from coordinator.zk.store import Node as Znode
 from coordinator.zk.znodes.group_state import CLIENT, STABLE
 from coordinator.zk.znodes.records import ASSIGN, ASSIGNMENT_FAILED
-from tests.support.client_side import PATHS, Hooked, Scripted, ThreadGate, asks
+from tests.support.client_side import PATHS, Fronts, Hooked, Scripted, ThreadGate, asks
 from tests.support.memlog import MemoryLog
-from tests.support.next_release import NextRelease
+from tests.support.next_release import RELEASES, this_release
 from tests.support.stores import FrontStore
 from tests.support.wait import eventually
 from tests.support.world import SESSION_MS, PollingConsumer, World, parts
@@ -67,14 +68,14 @@ def _is_of_asks(path: str) -> bool:
     return path.startswith("/consumers/groups/") and path.split("/")[4:5] in (["sync"], ["sync_request"])
 
 
-def _as_seen(path: str, node: Node | None) -> Node | None:
+def _as_seen(path: str, node: Znode | None) -> Znode | None:
     return node._replace(data=as_before(path, node.data)) if node is not None else None
 
 
 class EarlierRelease(Hooked):
     """The session of a process of the previous release, without asks and without offered assignors."""
 
-    def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
+    def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Znode | None]:
         known = [path for path in paths if not _is_of_asks(path)]
         found = dict(zip(known, super().get_many(known, watch), strict=True))
         return [_as_seen(path, found.get(path)) for path in paths]
@@ -93,340 +94,284 @@ class EarlierRelease(Hooked):
         )
 
 
-class Fronts:
-    """The stores in front of a node's sessions."""
+class Node(Fronts[Hooked]):
+    """A coordinator of a release, and the stores in front of its sessions."""
 
-    def __init__(self, release: Callable[[Store], Hooked]) -> None:
-        self._release = release
-        self.made: list[Hooked] = []
+    service: CoordinatorService
 
-    def __call__(self, store: Store) -> Hooked:
-        self.made.append(self._release(store))
-        return self.made[-1]
+    def commands(self, consumer: str = "") -> list[dict[str, Any]]:
+        """The JSON of every command that was sent, or of those to one consumer."""
+        under = PATHS.command_prefix(consumer) if consumer else PATHS.channels
+        made = [each for front in self for each in front.written(under, Create)]
+        return [json.loads(each.data) for each in made if "/command-" in each.path]
 
-    def commands(self) -> list[dict[str, Any]]:
-        """The JSON of every command that was sent."""
-        return [
-            json.loads(each.data)
-            for front in self.made
-            for commit in front.commits
-            for each in commit
-            if isinstance(each, Create) and "/command-" in each.path
-        ]
+    def sends_known_fields(self, consumer: str = "") -> None:
+        """Nothing that is not known to the release before."""
+        sent = self.commands(consumer)
+        assert sent and {name for command in sent for name in command} <= COMMAND_FIELDS
 
-    def adopted(self) -> set[str]:
-        """The asks whose answers have become the target."""
-        states = [state for front in self.made for state in front.states()]
-        return {state.client.ask for state in states if state.client is not None} - {""}
+    def adopts_only(self, ask: str) -> None:
+        """No answer of an earlier time has become the target."""
 
-    def written(self) -> set[str]:
-        """The names of the fields of everything that was written for the group."""
-        return {
-            name
-            for front in self.made
-            for commit in front.commits
-            for each in commit
-            if isinstance(each, Create | SetData) and each.path.startswith(PATHS.root) and each.data
-            for name in json.loads(each.data)
-        }
+        def asks_that_were_adopted() -> set[str]:
+            states = [state for front in self for state in front.states()]
+            return {state.client.ask for state in states if state.client is not None} - {""}
+
+        eventually(lambda: asks_that_were_adopted() == {ask}, 5, "no answer of an earlier time is adopted")
+
+    def writes_no_new_field(self) -> None:
+        """Of everything that was written for the group."""
+        written = [each.data for front in self for each in front.written(PATHS.root, Create, SetData) if each.data]
+        assert not NEW_FIELDS - {"reason"} & {name for data in written for name in json.loads(data)}
 
 
-def earlier_opener(world: World) -> StoreFactory:
-    opener = kazoo_factory(world.zk, SESSION_MS)
-    return lambda: EarlierRelease(opener())
+class Mixed:
+    """Group `g` over topic `t`, of nodes and members of two releases."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.log = MemoryLog(50)
+        world.topic("t", 4)
+
+    def node(self, name: str, release: Callable[[Store], Hooked] = Hooked) -> Node:
+        made = Node(release)
+        made.service = self.world.coordinator(name, wrap=made)
+        return made
+
+    def takes_over(self, before: Node, name: str, release: Callable[[Store], Hooked] = Hooked) -> Node:
+        """Another node, elected after the one before has stopped."""
+        assert before.service.term is not None
+        epoch = before.service.term.epoch
+        made = self.node(name, release)
+        self.world.stop_coordinator(before.service)
+        self.world.elected(made.service, above=epoch)
+        return made
+
+    def member(
+        self, name: str, assignment: str, release: Callable[[Store], Store] = this_release, **options: Any
+    ) -> PollingConsumer:
+        opener = kazoo_factory(self.world.zk, SESSION_MS)
+        options |= {"log": self.log, "assignment": assignment, "opener": lambda: release(opener())}
+        return self.world.consumer("g", name, {"t": 1}, **options)
+
+    def pending(self, assignment: str) -> tuple[PollingConsumer, PollingConsumer, ThreadGate, str, int]:
+        """c1, which has not answered the ask that is for c2 too; c2, what c1 waits at, the ask, and the generation."""
+        assignor, gate = Scripted(), ThreadGate()
+        one = self.member("c1", assignment, assignors=[assignor])
+        self.share(one)
+        generation = self.world.stable("g", 1).generation
+        assignor.before = gate
+        two = self.member("c2", assignment, assignors=[Scripted()])
+        assert gate.reached.wait(10)
+        (command,) = [each for each in self.world.commands("g", "c1") if each.option == ASSIGN]
+        return one, two, gate, command.ask, generation
+
+    def share(self, *members: PollingConsumer) -> None:
+        def look() -> bool:
+            assert sorted(part for each in members for part in each.held) == sorted(ALL)
+            assert [each.error for each in members] == [None] * len(members)
+            return True
+
+        eventually(look, 15, f"{', '.join(each.name for each in members)} share everything")
+
+    def all_come(self) -> None:
+        self.log.end += 100
+        wanted, consumers = 4 * self.log.end, self.world.consumers
+        eventually(lambda: len({item for c in consumers for item in c.polled.copy()}) == wanted, 15, "all is read")
+        eventually(lambda: sum(len(c.records) for c in consumers) >= wanted, 5, "and committed")
+        self.world.delivered_once("t", 4, self.log.end)
+
+    def go_on(self, *members: PollingConsumer) -> None:
+        self.share(*members)
+        self.all_come()
 
 
-def node(
-    world: World, name: str, release: Callable[[Store], Hooked], **options: Any
-) -> tuple[CoordinatorService, Fronts]:
-    fronts = Fronts(release)
-    return world.coordinator(name, wrap=fronts, **options), fronts
-
-
-def takes_over(world: World, before: CoordinatorService, name: str, release: Callable[[Store], Hooked]) -> Any:
-    """Another node, elected after the one before has stopped."""
-    assert before.term is not None
-    epoch = before.term.epoch
-    made, fronts = node(world, name, release)
-    world.stop_coordinator(before)
-    world.elected(made, above=epoch)
-    return made, fronts
-
-
-def member(world: World, name: str, log: MemoryLog, assignment: str, **options: Any) -> PollingConsumer:
-    return world.consumer("g", name, {"t": 1}, log=log, assignment=assignment, **options)
-
-
-def share(world: World, *members: PollingConsumer) -> None:
-    def look() -> bool:
-        assert sorted(part for each in members for part in each.held) == sorted(ALL)
-        assert [each.error for each in members] == [None] * len(members)
-        return True
-
-    eventually(look, 15, f"{', '.join(each.name for each in members)} share everything")
-
-
-def all_come(world: World, log: MemoryLog, more: int = 100) -> None:
-    log.end += more
-    wanted = 4 * log.end
-    eventually(lambda: len({item for c in world.consumers for item in c.polled.copy()}) == wanted, 15, "all is read")
-    eventually(lambda: sum(len(c.records) for c in world.consumers) >= wanted, 5, "and committed")
-    world.delivered_once("t", 4, log.end)
+@pytest.fixture
+def mixed(world: World) -> Mixed:
+    return Mixed(world)
 
 
 # ---- an earlier coordinator
 
 
-def test_client_only_member_is_left_out_with_a_reason_by_an_earlier_coordinator(
-    world: World,
+@pytest.mark.parametrize(
+    "options",
+    [{"assignment": "client"}, {"assignment": "coordinator", "region": "r"}],
+    ids=["client-only member", "region member"],
+)
+def test_member_that_cannot_be_read_is_left_out_with_a_reason_by_an_earlier_coordinator(
+    mixed: Mixed, options: dict[str, str]
 ) -> None:
-    service, fronts = node(world, "old", EarlierRelease)
-    world.topic("t", 4)
-    log = MemoryLog(50)
-    one = member(world, "c1", log, "coordinator")
-    share(world, one)
+    world, old = mixed.world, mixed.node("old", EarlierRelease)
+    one = mixed.member("c1", "coordinator")
+    mixed.share(one)
     before = world.stable("g", 1)
 
-    two = member(world, "c2", log, "client")
+    two = mixed.member("c2", **options)
 
     eventually(lambda: "c2" in world.state("g").left_out, 10, "it is left out")
     assert world.state("g").left_out["c2"] == "its registration cannot be read"
-    (said,) = [text for path, text in service.problems.current().items() if path == PATHS.id("c2")]
+    (said,) = [text for path, text in old.service.problems.current().items() if path == PATHS.id("c2")]
     assert PATHS.id("c2") in said
-    all_come(world, log)
+    mixed.all_come()
     assert world.channel("g", "c2").is_live and "c2" in world.names(PATHS.ids), "nothing of it is ended"
     assert (two.error, two.held, two.consumer.member.registrations) == (None, frozenset(), 1)
     assert (world.stable("g", 1).generation, one.held) == (before.generation, ALL)
-    assert not NEW_FIELDS - {"reason"} & fronts.written()
+    old.writes_no_new_field()
 
 
-def test_region_member_is_left_out_with_a_reason_by_an_earlier_coordinator(world: World) -> None:
-    node(world, "old", EarlierRelease)
-    world.topic("t", 4)
-    log = MemoryLog(50)
-    one = member(world, "c1", log, "coordinator")
-    share(world, one)
-    before = world.stable("g", 1)
+def test_members_offering_both_sides_get_the_strategy_of_an_earlier_coordinator(mixed: Mixed) -> None:
+    old = mixed.node("old", EarlierRelease)
 
-    two = member(world, "c2", log, "coordinator", region="r")
+    members = [mixed.member(name, BOTH, protocols=("lag", "range")) for name in ("c1", "c2")]
 
-    eventually(lambda: "c2" in world.state("g").left_out, 10, "it is left out")
-    assert world.state("g").left_out["c2"] == "its registration cannot be read"
-    all_come(world, log)
-    assert world.channel("g", "c2").is_live and "c2" in world.names(PATHS.ids), "nothing of it is ended"
-    assert (two.error, two.held, two.consumer.member.registrations) == (None, frozenset(), 1)
-    assert (world.stable("g", 1).generation, one.held) == (before.generation, ALL)
-
-
-def test_members_offering_both_sides_get_the_strategy_of_an_earlier_coordinator(
-    world: World,
-) -> None:
-    _, fronts = node(world, "old", EarlierRelease)
-    world.topic("t", 4)
-    log = MemoryLog(50)
-
-    members = [member(world, name, log, BOTH, protocols=("lag", "range")) for name in ("c1", "c2")]
-
-    share(world, *members)
-    all_come(world, log)
-    state = world.stable("g", 2)
-    assert (state.strategy, state.client, asks(world)) == ("range", None, [])
-    sent = fronts.commands()
-    assert sent and {name for command in sent for name in command} <= COMMAND_FIELDS
+    mixed.go_on(*members)
+    state = mixed.world.stable("g", 2)
+    assert (state.strategy, state.client, asks(mixed.world)) == ("range", None, [])
+    old.sends_known_fields()
     assert [len(each.held) for each in members] == [2, 2]
 
 
-def test_leader_assigned_group_continues_under_an_earlier_coordinator_and_after(world: World) -> None:
-    new, _ = node(world, "new", Hooked)
-    world.topic("t", 4)
-    log = MemoryLog(50)
-    members = [member(world, name, log, BOTH, protocols=("lag", "range")) for name in ("c1", "c2")]
-    share(world, *members)
+def test_leader_assigned_group_continues_under_an_earlier_coordinator_and_after(mixed: Mixed) -> None:
+    world, new = mixed.world, mixed.node("new")
+    members = [mixed.member(name, BOTH, protocols=("lag", "range")) for name in ("c1", "c2")]
+    mixed.share(*members)
     first = world.stable("g", 2)
     assert first.client is not None and first.strategy == "lag"
 
-    old, fronts = takes_over(world, new, "old", EarlierRelease)
+    old = mixed.takes_over(new, "old", EarlierRelease)
 
     state = world.stable("g", 2, above=first.generation)
     assert (state.strategy, state.client) == ("range", None)
-    share(world, *members)
-    all_come(world, log)
-    members.append(member(world, "c3", log, BOTH, protocols=("lag", "range")))
+    mixed.go_on(*members)
+    members.append(mixed.member("c3", BOTH, protocols=("lag", "range")))
     state = world.stable("g", 3, above=state.generation)
-    share(world, *members)
-    assert {name for command in fronts.commands() for name in command} <= COMMAND_FIELDS
-    assert not NEW_FIELDS - {"reason"} & fronts.written()
+    mixed.share(*members)
+    old.sends_known_fields()
+    old.writes_no_new_field()
 
-    _, fronts = takes_over(world, old, "newer", Hooked)
+    newer = mixed.takes_over(old, "newer")
 
     last = world.stable("g", 3, above=state.generation)
     assert last.client is not None and (last.strategy, last.client.ask > first.client.ask) == ("lag", True)
-    ask = last.client.ask
-    eventually(lambda: fronts.adopted() == {ask}, 5, "no answer of an earlier time is adopted")
-    share(world, *members)
-    all_come(world, log)
+    newer.adopts_only(last.client.ask)
+    mixed.go_on(*members)
     assert asks(world) == [last.client.ask]
     assert [member.consumer.member.registrations for member in members] == [1, 1, 1], "no registration was ended"
 
 
-def test_client_only_group_continues_under_an_earlier_coordinator(
-    world: World,
-) -> None:
-    new, _ = node(world, "new", Hooked)
-    world.topic("t", 4)
-    log = MemoryLog(50)
-    members = [member(world, name, log, "client") for name in ("c1", "c2")]
-    share(world, *members)
+def test_client_only_group_continues_under_an_earlier_coordinator(mixed: Mixed) -> None:
+    world, new = mixed.world, mixed.node("new")
+    members = [mixed.member(name, "client") for name in ("c1", "c2")]
+    mixed.share(*members)
     before = world.stable("g", 2)
     assert before.client is not None
 
-    old, _ = takes_over(world, new, "old", EarlierRelease)
+    old = mixed.takes_over(new, "old", EarlierRelease)
 
     eventually(lambda: world.state("g").left_out.keys() >= {"c1", "c2"}, 10, "both are left out, in words")
-    all_come(world, log)
-    share(world, *members)
-    late = member(world, "c3", log, "client")
+    mixed.all_come()
+    mixed.share(*members)
+    members.append(mixed.member("c3", "client"))
     eventually(lambda: "c3" in world.state("g").left_out, 10, "so is a later member")
 
-    _, fronts = takes_over(world, old, "newer", Hooked)
+    newer = mixed.takes_over(old, "newer")
 
     after = world.stable("g", 3, above=before.generation)
-    share(world, *members, late)
-    all_come(world, log)
+    mixed.go_on(*members)
     assert after.client is not None and asks(world) == [after.client.ask]
-    ask = after.client.ask
-    eventually(lambda: fronts.adopted() == {ask}, 5, "no answer of an earlier time is adopted")
+    newer.adopts_only(after.client.ask)
     assert after.client.ask > before.client.ask
-    assert [each.consumer.member.registrations for each in (*members, late)] == [1, 1, 1]
+    assert [each.consumer.member.registrations for each in members] == [1, 1, 1]
 
 
-def test_earlier_coordinator_withdraws_a_pending_ask_and_refuses_its_answer(
-    world: World,
-) -> None:
-    new, _ = node(world, "new", Hooked)
-    world.topic("t", 4)
-    log, assignor, gate = MemoryLog(50), Scripted(), ThreadGate()
-    one = member(world, "c1", log, BOTH, assignors=[assignor])
-    share(world, one)
-    first = world.stable("g", 1)
-    assignor.before = gate
-    two = member(world, "c2", log, BOTH, assignors=[Scripted()])
-    assert gate.reached.wait(10)
-    (command,) = [each for each in world.commands("g", "c1") if each.option == ASSIGN]
+def test_earlier_coordinator_withdraws_a_pending_ask_and_refuses_its_answer(mixed: Mixed) -> None:
+    world, new = mixed.world, mixed.node("new")
+    one, two, gate, ask, generation = mixed.pending(BOTH)
 
-    old, _ = takes_over(world, new, "old", EarlierRelease)
+    old = mixed.takes_over(new, "old", EarlierRelease)
     eventually(lambda: world.state("g").epoch == 2 and len(world.state("g").target) == 2, 10, "it coordinates")
     gate.open()
 
-    share(world, one, two)
-    state = world.stable("g", 2, above=first.generation)
-    assert (state.strategy, state.client, world.data(PATHS.answer(command.ask))) == ("range", None, None)
-    all_come(world, log)
+    mixed.share(one, two)
+    state = world.stable("g", 2, above=generation)
+    assert (state.strategy, state.client, world.data(PATHS.answer(ask))) == ("range", None, None)
+    mixed.all_come()
 
-    takes_over(world, old, "newer", Hooked)
+    mixed.takes_over(old, "newer")
 
     last = world.stable("g", 2, above=state.generation)
-    assert last.client is not None and last.client.ask > command.ask, "a name is not used twice"
-    share(world, one, two)
-    all_come(world, log)
+    assert last.client is not None and last.client.ask > ask, "a name is not used twice"
+    mixed.go_on(one, two)
     assert [each.failures for each in (one, two)] == [[], []]
 
 
-def test_leader_request_is_ignored_by_an_earlier_coordinator(world: World) -> None:
+def test_leader_request_is_ignored_by_an_earlier_coordinator(mixed: Mixed) -> None:
+    world = mixed.world
     world.put(PATHS.sync_request, b'{"version":1,"by":"c9","incarnation":"x","reason":"topic t has changed"}')
-    node(world, "old", EarlierRelease)
-    world.topic("t", 4)
-    log = MemoryLog(50)
+    mixed.node("old", EarlierRelease)
 
-    one = member(world, "c1", log, BOTH)
+    mixed.go_on(mixed.member("c1", BOTH))
 
-    share(world, one)
-    all_come(world, log)
     assert (world.stable("g", 1).generation, world.data(PATHS.sync_request) is None) == (1, False)
 
 
 # ---- an earlier consumer
 
 
-def test_earlier_consumer_gets_known_command_fields_and_coordinator_assignment(
-    world: World,
-) -> None:
-    _, fronts = node(world, "new", Hooked)
-    world.topic("t", 4)
-    log = MemoryLog(50)
-    old = member(world, "c1", log, "coordinator", opener=earlier_opener(world))
-    share(world, old)
+def test_earlier_consumer_gets_known_command_fields_and_coordinator_assignment(mixed: Mixed) -> None:
+    world, node = mixed.world, mixed.node("new")
+    old = mixed.member("c1", "coordinator", EarlierRelease)
+    mixed.share(old)
 
-    new = member(world, "c2", log, BOTH)
+    new = mixed.member("c2", BOTH)
 
-    share(world, old, new)
-    all_come(world, log)
-    state = world.stable("g", 2)
-    assert (state.client, asks(world)) == (None, [])
-    assert {name for command in fronts.commands() for name in command} <= COMMAND_FIELDS
+    mixed.go_on(old, new)
+    assert (world.stable("g", 2).client, asks(world)) == (None, [])
+    node.sends_known_fields()
     assert old.consumer.member._drain.stale == 0
 
     old.close()
     world.consumers.remove(old)
     eventually(lambda: world.stable("g", 1).client is not None, 10, "with the last one updated it goes over")
-    again = member(world, "c1", log, BOTH)
-    share(world, again, new)
+    again = mixed.member("c1", BOTH)
+    mixed.share(again, new)
     world.consumers.append(old)  # what it read counts
-    all_come(world, log)
+    mixed.all_come()
 
 
-def test_earlier_consumer_that_joins_reverts_the_group_to_coordinator_assignment(
-    world: World,
-) -> None:
-    _, fronts = node(world, "new", Hooked)
-    world.topic("t", 4)
-    log = MemoryLog(50)
-    new = member(world, "c1", log, BOTH)
-    share(world, new)
-    assert world.stable("g", 1).client is not None
+def test_earlier_consumer_that_joins_reverts_the_group_to_coordinator_assignment(mixed: Mixed) -> None:
+    node = mixed.node("new")
+    new = mixed.member("c1", BOTH)
+    mixed.share(new)
+    assert mixed.world.stable("g", 1).client is not None
 
-    old = member(world, "c2", log, "coordinator", opener=earlier_opener(world))
+    old = mixed.member("c2", "coordinator", EarlierRelease)
 
-    share(world, new, old)
-    assert world.stable("g", 2).client is None
-    all_come(world, log)
-    to_old = [
-        set(json.loads(each.data))
-        for front in fronts.made
-        for commit in front.commits
-        for each in commit
-        if isinstance(each, Create) and each.path.startswith(f"{PATHS.channel('c2')}/command-")
-    ]
-    assert to_old and all(names <= COMMAND_FIELDS for names in to_old)
+    mixed.share(new, old)
+    assert mixed.world.stable("g", 2).client is None
+    mixed.all_come()
+    node.sends_known_fields("c2")
     assert old.consumer.member._drain.stale == 0
 
 
 @pytest.mark.parametrize(("first", "second"), [("coordinator", "client"), ("client", "coordinator")])
-def test_member_of_one_side_only_is_refused_by_a_group_of_the_other_side(world: World, first: str, second: str) -> None:
-    node(world, "new", Hooked)
-    world.topic("t", 4)
-    log = MemoryLog(50)
-    openers: dict[str, Any] = {"coordinator": {"opener": earlier_opener(world)}, "client": {}}
-    one = member(world, "c1", log, first, **openers[first])
-    share(world, one)
-    before = world.stable("g", 1)
+def test_member_of_one_side_only_is_refused_by_a_group_of_the_other_side(mixed: Mixed, first: str, second: str) -> None:
+    mixed.node("new")
+    releases = {"coordinator": EarlierRelease, "client": this_release}
+    one = mixed.member("c1", first, releases[first])
+    mixed.share(one)
+    before = mixed.world.stable("g", 1)
 
-    two = member(world, "c2", log, second, **openers[second])
+    two = mixed.member("c2", second, releases[second])
 
     eventually(lambda: isinstance(two.error, InconsistentGroupProtocol), 10, "it is refused")
     assert "(client-side)" in str(two.error)
-    all_come(world, log)
-    assert (world.stable("g", 1).generation, one.held) == (before.generation, ALL)
+    mixed.all_come()
+    assert (mixed.world.stable("g", 1).generation, one.held) == (before.generation, ALL)
 
 
 # ---- the next release
-
-
-def this_release(store: Store) -> Store:
-    return store
-
-
-RELEASES: dict[str, Callable[[Store], Store]] = {"this": this_release, "next": NextRelease}
 
 
 class NextOffers(FrontStore):
@@ -447,20 +392,17 @@ class NextOffers(FrontStore):
 @pytest.mark.parametrize("follower", RELEASES)
 @pytest.mark.parametrize("coordinator", RELEASES)
 def test_asks_and_answers_of_one_release_are_read_by_the_other(
-    world: World, coordinator: str, leader: str, follower: str
+    mixed: Mixed, coordinator: str, leader: str, follower: str
 ) -> None:
-    world.topic("t", 4)
+    world, assignors = mixed.world, [Scripted("cooperative-sticky"), Scripted("cooperative-sticky")]
     world.coordinator(wrap=RELEASES[coordinator])
-    log, opener = MemoryLog(50), kazoo_factory(world.zk, SESSION_MS)
-    assignors = [Scripted("cooperative-sticky"), Scripted("cooperative-sticky")]
-    one = member(world, "c1", log, "client", assignors=assignors[:1], opener=lambda: RELEASES[leader](opener()))
+    one = mixed.member("c1", "client", RELEASES[leader], assignors=assignors[:1])
     generation = world.stable("g", 1).generation
 
-    two = member(world, "c2", log, "client", assignors=assignors[1:], opener=lambda: RELEASES[follower](opener()))
+    two = mixed.member("c2", "client", RELEASES[follower], assignors=assignors[1:])
 
     after = world.stable("g", 2, above=generation)
-    share(world, one, two)
-    all_come(world, log)
+    mixed.go_on(one, two)
     assert after.client is not None and asks(world) == [after.client.ask]
     for name, assignor in zip(("c1", "c2"), assignors, strict=True):
         eventually(lambda a=assignor: a.heard[-1][1] == after.generation, 5, f"{name} was notified")
@@ -471,18 +413,10 @@ def test_asks_and_answers_of_one_release_are_read_by_the_other(
 
 
 @pytest.mark.parametrize("first, second", [("this", "next"), ("next", "this")], ids=["upgrade", "downgrade"])
-def test_an_ask_that_one_release_made_is_adopted_by_the_other(world: World, first: str, second: str) -> None:
-    world.topic("t", 4)
-    before = world.coordinator("first", wrap=RELEASES[first])
-    world.elected(before)
-    log, assignor, gate = MemoryLog(50), Scripted(), ThreadGate()
-    one = member(world, "c1", log, "client", assignors=[assignor])
-    share(world, one)
-    generation = world.stable("g", 1).generation
-    assignor.before = gate
-    two = member(world, "c2", log, "client", assignors=[Scripted()])
-    assert gate.reached.wait(10)
-    (command,) = [each for each in world.commands("g", "c1") if each.option == ASSIGN]
+def test_an_ask_that_one_release_made_is_adopted_by_the_other(mixed: Mixed, first: str, second: str) -> None:
+    world = mixed.world
+    before = world.elected(world.coordinator("first", wrap=RELEASES[first]))
+    one, two, gate, ask, generation = mixed.pending("client")
 
     after = world.coordinator("second", wrap=RELEASES[second])
     world.stop_coordinator(before)
@@ -491,22 +425,18 @@ def test_an_ask_that_one_release_made_is_adopted_by_the_other(world: World, firs
 
     state = world.stable("g", 2, above=generation)
     assert state.client is not None
-    assert (state.state, state.generation, state.client.ask) == (STABLE, generation + 1, command.ask)
-    share(world, one, two)
-    all_come(world, log)
+    assert (state.state, state.generation, state.client.ask) == (STABLE, generation + 1, ask)
+    mixed.go_on(one, two)
 
 
-def test_known_assignors_of_a_member_of_the_next_release_are_used(world: World) -> None:
-    world.topic("t", 4)
-    world.coordinator()
-    log, opener = MemoryLog(50), kazoo_factory(world.zk, SESSION_MS)
-    one = member(world, "c1", log, "client")
-    generation = world.stable("g", 1).generation
+def test_known_assignors_of_a_member_of_the_next_release_are_used(mixed: Mixed) -> None:
+    mixed.world.coordinator()
+    one = mixed.member("c1", "client")
+    generation = mixed.world.stable("g", 1).generation
 
-    two = member(world, "c2", log, "client", opener=lambda: NextOffers(opener()), group_instance_id="c2")
+    two = mixed.member("c2", "client", NextOffers, group_instance_id="c2")
 
-    assert world.stable("g", 2, above=generation).generation == generation + 1
-    share(world, one, two)
-    all_come(world, log)
-    assert json.loads(world.data(PATHS.id("c2")) or b"")["client"]["version"] == 9
-    assert json.loads(world.data(PATHS.id("c2")) or b"")["pattern"] == CLIENT
+    assert mixed.world.stable("g", 2, above=generation).generation == generation + 1
+    mixed.go_on(one, two)
+    registered = json.loads(mixed.world.data(PATHS.id("c2")) or b"")
+    assert (registered["client"]["version"], registered["pattern"]) == (9, CLIENT)

@@ -8,8 +8,10 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -25,7 +27,7 @@ from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
 from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
-from tests.support.world import SESSION_MS, World, a_world, expire
+from tests.support.world import SESSION_MS, World, expire
 
 PATHS = GroupPaths("g")
 T0 = TopicPartition("t", 0)
@@ -33,17 +35,24 @@ CLOSED = r"^This consumer has already been closed\."
 
 
 @pytest.fixture
-def world(zk: str) -> Iterator[World]:
-    with a_world(zk) as made:
-        made.coordinator()
-        made.topic("t", 2)
-        yield made
+def world(world: World) -> World:
+    """With a coordinator, and topic `t` of two partitions."""
+    world.coordinator()
+    world.topic("t", 2)
+    return world
 
 
-def consumer_of(world: World, callbacks: Callbacks | None = None, **options: object) -> Consumer:
+def nothing_is_left(world: World) -> None:
+    """Of group `g`: no owner, and no registration."""
+    assert (world.owners("g"), world.names(PATHS.ids)) == ({}, [])
+
+
+def consumer_of(
+    world: World, callbacks: Callbacks | None = None, log: MemoryLog | None = None, **options: object
+) -> Consumer:
     given = {"session_timeout_ms": SESSION_MS, **options}
     config = ConsumerConfig(world.zk, "g", "c1", **given)  # type: ignore[arg-type]
-    return Consumer(config, Subscription({"t": 1}), callbacks, MemoryLog(end=5))
+    return Consumer(config, Subscription({"t": 1}), callbacks, log or MemoryLog(end=5))
 
 
 def owning(world: World, callbacks: Callbacks | None = None, **options: object) -> Consumer:
@@ -62,30 +71,19 @@ def member_of(world: World, **callbacks: Callable[[], None]) -> GroupMember:
     return member
 
 
-CALLS: list[Callable[[Consumer], object]] = [
-    lambda consumer: consumer.poll(500),
-    lambda consumer: consumer.commit(),
-    lambda consumer: consumer.commit({T0: 1}),
-    lambda consumer: consumer.subscribe(Subscription({"t": 1})),
-    lambda consumer: consumer.enforce_rebalance(),
-    lambda consumer: consumer.request_checkpoint(),
-    lambda consumer: consumer.request_reset("a test"),
-    lambda consumer: consumer.assignment(),
-    lambda consumer: consumer.subscription(),
-    lambda consumer: consumer.retained,
-    lambda consumer: consumer.position(T0),
-    lambda consumer: consumer.committed(T0),
-    lambda consumer: consumer.seek(T0, 0),
-    lambda consumer: consumer.seek_to_beginning(),
-    lambda consumer: consumer.seek_to_end(),
-    lambda consumer: consumer.pause(T0),
-    lambda consumer: consumer.resume(T0),
-    lambda consumer: consumer.paused(),
-    lambda consumer: consumer.beginning_offsets([T0]),
-    lambda consumer: consumer.end_offsets([T0]),
-    lambda consumer: consumer.offsets_for_times({T0: 0}),
-    lambda consumer: consumer.lag(T0),
+CALLS: list[tuple[Any, ...]] = [
+    *(("poll", 500), ("commit",), ("commit", {T0: 1}), ("subscribe", Subscription({"t": 1})), ("enforce_rebalance",)),
+    *(("request_checkpoint",), ("request_reset", "a test"), ("assignment",), ("subscription",), ("retained",)),
+    *(("position", T0), ("committed", T0), ("seek", T0, 0), ("seek_to_beginning",), ("seek_to_end",)),
+    *(("pause", T0), ("resume", T0), ("paused",), ("beginning_offsets", [T0]), ("end_offsets", [T0])),
+    *(("offsets_for_times", {T0: 0}), ("lag", T0)),
 ]
+
+
+def called(consumer: Consumer, name: str, *given: Any) -> object:
+    """A method called, or a property read."""
+    found = getattr(consumer, name)
+    return found(*given) if callable(found) else found
 
 
 def test_every_call_of_a_closed_consumer_says_so(world: World) -> None:
@@ -95,7 +93,8 @@ def test_every_call_of_a_closed_consumer_says_so(world: World) -> None:
 
     for call in CALLS:
         with pytest.raises(Closed, match=CLOSED):
-            call(consumer)
+            called(consumer, *call)
+            pytest.fail(f"{call} was answered")
     assert consumer.member.registrations == 1
     assert world.names(PATHS.ids) == []
 
@@ -142,7 +141,7 @@ def test_close_in_another_thread_ends_a_poll_that_waits(
     task.join(5)
     assert polled == [nothing]
     assert runtime.monotonic() - began < 2
-    assert (world.owners("g"), world.names(PATHS.ids)) == ({}, [])
+    nothing_is_left(world)
 
 
 def test_two_threads_that_poll_one_consumer_lose_no_record(world: World) -> None:
@@ -185,8 +184,7 @@ class ClosesWhenFetched(MemoryLog):
 
 def test_records_of_a_poll_that_is_closed_meanwhile_are_not_committed(world: World) -> None:
     log = ClosesWhenFetched(end=5)
-    config = ConsumerConfig(world.zk, "g", "c1", session_timeout_ms=SESSION_MS, enable_auto_commit=True)
-    consumer = Consumer(config, Subscription({"t": 1}), source=log)
+    consumer = consumer_of(world, log=log, enable_auto_commit=True)
     log.then = consumer.close
     returned: list[int] = []
 
@@ -220,7 +218,7 @@ def test_a_signal_handler_that_closes_ends_the_poll_that_it_interrupts(world: Wo
         signal.signal(signal.SIGTERM, before)
 
     assert ThreadRuntime().monotonic() - began < 10
-    assert (world.owners("g"), world.names(PATHS.ids)) == ({}, [])
+    nothing_is_left(world)
     with pytest.raises(Closed):
         consumer.poll(0)
     with pytest.raises(Closed):
@@ -304,19 +302,18 @@ class Closes(MemoryLog):
 def raises_inside_close(world: World, callbacks: Raises, **options: object) -> None:
     """A consumer that leaves nothing open although its callback raises: another one of its configuration consumes."""
     log = Closes(end=5)
-    config = ConsumerConfig(world.zk, "g", "c1", session_timeout_ms=SESSION_MS, **options)  # type: ignore[arg-type]
-    consumer = Consumer(config, Subscription({"t": 1}), callbacks, log)
+    consumer = consumer_of(world, callbacks, log, **options)
     eventually(lambda: consumer.poll(20) and len(consumer.assignment()) == 2, 20, "it has records of its partitions")
 
     with pytest.raises(type(callbacks.error), match="no space"):
         consumer.close()
 
     assert log.is_closed
-    assert (world.owners("g"), world.names(PATHS.ids)) == ({}, [])
+    nothing_is_left(world)
     assert f"{type(callbacks.error).__name__}: no space" in (world.channel("g", "c1").ended or "")
     with pytest.raises(Closed):
         consumer.poll(0)
-    following = Consumer(config, Subscription({"t": 1}), source=MemoryLog(end=5))
+    following = consumer_of(world, **options)
     eventually(lambda: [following.poll(20)] and len(following.assignment()) == 2, 20, "the next one consumes")
     following.close()
 
@@ -364,36 +361,17 @@ class Calls(Callbacks):
 
     consumer: Consumer
 
-    def __init__(self, inside: str, call: Callable[[Consumer], object]) -> None:
-        self.inside = inside
-        self.call = call
+    def __init__(self, inside: str, call: str) -> None:
+        self._call = call
         self.refusals: list[str] = []
+        setattr(self, inside, self._calls)
 
-    def _calls(self, inside: str) -> None:
-        if inside == self.inside:
-            try:
-                self.call(self.consumer)
-            except UsageError as error:
-                self.refusals.append(str(error))
-
-    def on_partitions_assigned(self, partitions: PartitionSet) -> None:
-        self._calls("on_partitions_assigned")
-
-    def on_partitions_revoked(self, partitions: PartitionSet) -> None:
-        self._calls("on_partitions_revoked")
-
-    def on_partitions_lost(self, partitions: PartitionSet) -> None:
-        self._calls("on_partitions_lost")
-
-    def on_drain(self) -> None:
-        self._calls("on_drain")
-
-    def on_checkpoint(self, checkpoint: int) -> State:
-        self._calls("on_checkpoint")
-        return State()
-
-    def on_reset(self, checkpoint: int, state: State) -> None:
-        self._calls("on_reset")
+    def _calls(self, *_: object) -> State:
+        try:
+            called(self.consumer, self._call)
+        except UsageError as error:
+            self.refusals.append(str(error))
+        return State()  # of a checkpoint; other callbacks return nothing
 
 
 PLACES = [
@@ -402,12 +380,8 @@ PLACES = [
 
 
 @pytest.mark.parametrize("inside", PLACES)
-@pytest.mark.parametrize(
-    ("name", "call"), [("poll", lambda consumer: consumer.poll(0)), ("close", lambda consumer: consumer.close())]
-)
-def test_poll_and_close_inside_a_callback_are_refused(
-    world: World, inside: str, name: str, call: Callable[[Consumer], object]
-) -> None:
+@pytest.mark.parametrize("call", ["poll", "close"])
+def test_poll_and_close_inside_a_callback_are_refused(world: World, inside: str, call: str) -> None:
     is_of_region = not inside.startswith("on_partitions")
     callbacks = Calls(inside, call)
     callbacks.consumer = consumer_of(world, callbacks, region="r" if is_of_region else "")
@@ -420,8 +394,8 @@ def test_poll_and_close_inside_a_callback_are_refused(
     callbacks.consumer.close()
 
     assert callbacks.refusals
-    assert all(text.startswith(f"{name} was called inside {inside}: poll is not reent") for text in callbacks.refusals)
-    assert (world.owners("g"), world.names(PATHS.ids)) == ({}, [])
+    assert all(text.startswith(f"{call} was called inside {inside}: poll is not reent") for text in callbacks.refusals)
+    nothing_is_left(world)
 
 
 def test_a_close_inside_the_callback_of_close_is_raised_once_all_is_closed(world: World) -> None:
@@ -433,7 +407,7 @@ def test_a_close_inside_the_callback_of_close_is_raised_once_all_is_closed(world
 
     with pytest.raises(UsageError, match="inside on_partitions_revoked: poll is not reentrant"):
         consumer.close()
-    assert (world.owners("g"), world.names(PATHS.ids)) == ({}, [])
+    nothing_is_left(world)
 
 
 @pytest.mark.parametrize("polls_on", [True, False])
@@ -491,7 +465,7 @@ def test_every_call_of_an_inherited_consumer_says_so_and_the_parent_goes_on(worl
     config = ConsumerConfig(world.zk, "r", region="r", session_timeout_ms=SESSION_MS)
     operator = ConsumerOperator(config, Subscription({"t": 1}), Processor(), source=MemoryLog(end=0))
     calls: list[Callable[[], object]] = [
-        *(lambda call=call: call(consumer) for call in CALLS),  # type: ignore[misc]
+        *(partial(called, consumer, *call) for call in CALLS),
         consumer.close, lambda: member.poll(0), lambda: member.may_run, member.close,
         operator.start, operator.request_checkpoint, lambda: operator.wait(0), operator.stop, operator.close,
     ]  # fmt: skip

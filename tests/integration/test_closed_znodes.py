@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from consumer.membership.registration import register
 from coordinator.admin.health import read_status
-from coordinator.cli import main
 from coordinator.listeners.listeners import Event
 from coordinator.retention.leftovers import OffsetCollector
 from coordinator.service import CoordinatorService
@@ -32,7 +30,7 @@ from coordinator.zk.znodes.paths import (
     node_path,
 )
 from coordinator.zk.znodes.records import START_FETCHER, Channel, Command, EpochRecord, NodeRecord, Registration
-from tests.support.cli import run_json
+from tests.support.cli import run, run_json
 from tests.support.listening import Listening
 from tests.support.memlog import MemoryLog
 from tests.support.parties import Parties, owned_by
@@ -57,14 +55,46 @@ def mallory(world: World, tmp_path: Path) -> Iterator[AclStore]:
 
 @pytest.fixture
 def service(world: World) -> CoordinatorService:
+    world.topic("t", 4)
     return world.coordinator(sweep_interval_ms=200)
 
 
-def reads_on(log: MemoryLog, *consumers: PollingConsumer) -> None:
-    log.end += 50
-    for consumer in consumers:
-        eventually(lambda c=consumer: any(offset == log.end - 1 for _, offset in c.records), 10, "it reads on")
-        assert consumer.error is None
+class Groups:
+    """Groups `g` and `other`, each of a member c1 that reads topic `t`, and their coordinator."""
+
+    def __init__(self, world: World, service: CoordinatorService) -> None:
+        self.world = world
+        self.service = service
+        self.log = MemoryLog(10)
+        self.mine, self.other = self.joins("g", "c1"), self.joins("other", "c1")
+        world.stable("g", 1)
+        world.stable("other", 1)
+        assert service.term is not None
+        self._epoch = service.term.epoch
+
+    def joins(self, group: str, name: str) -> PollingConsumer:
+        return self.world.consumer(group, name, {"t": 1}, log=self.log)
+
+    def goes_on(self, group: str, members: int = 2) -> None:
+        """With another member, which reads on in the same term."""
+        late = self.joins(group, "late")
+        self.world.stable(group, members)
+        self.read_on(late, *([self.other] if group == "other" else []))
+        assert self.service.term is not None and self.service.term.epoch == self._epoch
+
+    def read_on(self, *consumers: PollingConsumer) -> None:
+        self.log.end += 50
+        for consumer in consumers:
+            eventually(lambda c=consumer: any(o == self.log.end - 1 for _, o in c.records), 10, "it reads on")
+            assert consumer.error is None
+
+    def are_reported(self, path: str) -> None:
+        eventually(lambda: path in self.service.problems.current(), 10, "it is reported")
+
+
+@pytest.fixture
+def groups(world: World, service: CoordinatorService) -> Groups:
+    return Groups(world, service)
 
 
 def close(mallory: AclStore, path: str, data: bytes = b"") -> None:
@@ -104,34 +134,25 @@ def test_store_reads_a_closed_znode_as_bad_data(world: World, mallory: AclStore)
         PATHS.sync_request,
     ],
 )
-def test_znode_that_may_not_be_read_leaves_everything_else_going(
-    world: World, service: CoordinatorService, mallory: AclStore, path: str
-) -> None:
-    world.topic("t", 4)
-    consumers = [world.consumer(group, "c1", {"t": 1}, log=(log := MemoryLog(10))) for group in ("g", "other")]
-    world.stable("g", 1)
-    assert service.term is not None
-    epoch = service.term.epoch
+def test_znode_that_may_not_be_read_leaves_everything_else_going(groups: Groups, mallory: AclStore, path: str) -> None:
+    world, problems = groups.world, groups.service.problems
 
     close(mallory, path)
-    late = world.consumer("g", "late", {"t": 1}, log=log)
 
-    world.stable("g", 2)
-    reads_on(log, late)
+    groups.goes_on("g")
     sealed = (PATHS.queries, PATHS.query("mallory"), PATHS.segments)  # nothing was sealed: they are not read
     if path not in (PATHS.request, PATHS.sync_request, *sealed):
-        eventually(lambda: path in service.problems.current(), 5, "it is reported")
-        assert "ACL" in service.problems.current()[path]
+        groups.are_reported(path)
+        assert "ACL" in problems.current()[path]
     read_status(world.store, world.brokers)
-    assert service.term is not None and service.term.epoch == epoch
-    assert all(consumer.error is None for consumer in consumers)
+    assert (groups.mine.error, groups.other.error) == (None, None)
 
 
+@pytest.mark.usefixtures("service")
 @pytest.mark.parametrize("path", [PATHS.pools, PATHS.pool("mallory")])
 def test_pools_that_may_not_be_read_do_not_keep_a_group_from_starting(
-    world: World, service: CoordinatorService, mallory: AclStore, path: str
+    world: World, mallory: AclStore, path: str
 ) -> None:
-    world.topic("t", 4)
     world.put(PATHS.pools)
     close(mallory, path)
 
@@ -141,27 +162,13 @@ def test_pools_that_may_not_be_read_do_not_keep_a_group_from_starting(
 
 
 @pytest.mark.parametrize("path", [PATHS.ids, PATHS.channels, PATHS.owners, PATHS.owners_of("t"), PATHS.state])
-def test_closed_parent_fails_its_own_group_and_no_other(
-    world: World, service: CoordinatorService, mallory: AclStore, path: str
-) -> None:
-    world.topic("t", 4)
-    log = MemoryLog(10)
-    world.consumer("g", "c1", {"t": 1}, log=log)
-    other = world.consumer("other", "c1", {"t": 1}, log=log)
-    world.stable("g", 1)
-    world.stable("other", 1)
-    assert service.term is not None
-    epoch = service.term.epoch
-
+def test_closed_parent_fails_its_own_group_and_no_other(groups: Groups, mallory: AclStore, path: str) -> None:
     close(mallory, path)
 
-    eventually(lambda: path in service.problems.current(), 10, "it is reported")
-    late = world.consumer("other", "late", {"t": 1}, log=log)
-    world.stable("other", 2)
-    reads_on(log, other, late)
-    assert service.term is not None and service.term.epoch == epoch
+    groups.are_reported(path)
+    groups.goes_on("other")
     mallory.set_acl(path, OPEN_ACL)
-    eventually(lambda: path not in service.problems.current(), 40, "the next turn finds it open")
+    eventually(lambda: path not in groups.service.problems.current(), 40, "the next turn finds it open")
 
 
 @pytest.mark.parametrize("acl", [CLOSED, READ_ONLY], ids=["closed", "read only"])
@@ -170,46 +177,24 @@ def test_closed_parent_fails_its_own_group_and_no_other(
     [
         *(PATHS.root, PATHS.ids, PATHS.id("c1"), PATHS.id("mallory"), PATHS.seats, PATHS.seat("c1"), PATHS.channels),
         *(PATHS.channel("c1"), PATHS.channel("mallory"), PATHS.owners, PATHS.owners_of("t"), PATHS.owner("t", 0)),
-        *(
-            PATHS.offsets,
-            PATHS.offsets_of("t"),
-            PATHS.offset("t", 0),
-            PATHS.segments,
-            PATHS.segment("segment-0000000009"),
-        ),
-        *(
-            PATHS.queries,
-            PATHS.query("mallory"),
-            PATHS.pools,
-            PATHS.pool("mallory"),
-            PATHS.sync,
-            PATHS.ask("ask-0000000009"),
-        ),
-        *(PATHS.sync_request, PATHS.request, PATHS.state, PATHS.history),
+        *(PATHS.offsets, PATHS.offsets_of("t"), PATHS.offset("t", 0), PATHS.segments),
+        *(PATHS.segment("segment-0000000009"), PATHS.queries, PATHS.query("mallory"), PATHS.pools),
+        *(PATHS.pool("mallory"), PATHS.sync, PATHS.ask("ask-0000000009"), PATHS.sync_request, PATHS.request),
+        *(PATHS.state, PATHS.history),
     ],
 )
 def test_znode_that_a_member_closes_stops_no_other_group_and_ends_no_term(
-    world: World, service: CoordinatorService, mallory: AclStore, path: str, acl: Acl
+    groups: Groups, mallory: AclStore, path: str, acl: Acl
 ) -> None:
-    world.topic("t", 4)
-    log = MemoryLog(10)
-    mine, other = (world.consumer(group, "c1", {"t": 1}, log=log) for group in ("g", "other"))
-    world.stable("g", 1)
-    world.stable("other", 1)
-    assert service.term is not None
-    epoch = service.term.epoch
-
-    if world.store.get(path) is None:
-        world.put(path)
+    if groups.world.store.get(path) is None:
+        groups.world.put(path)
     mallory.set_acl(path, acl)
-    mine.close()  # a turn of the group has to write
-    late = world.consumer("other", "late", {"t": 1}, log=log)
+    groups.mine.close()  # a turn of the group has to write
 
-    world.stable("other", 2)
-    reads_on(log, other, late)
-    other.close()
-    world.stable("other", 1)
-    assert service.term is not None and service.term.epoch == epoch
+    groups.goes_on("other")
+    groups.other.close()
+    groups.world.stable("other", 1)
+    assert groups.service.term is not None and groups.service.term.epoch == 1
 
 
 def test_node_runs_although_the_list_of_nodes_is_closed_to_it(world: World, mallory: AclStore) -> None:
@@ -242,96 +227,69 @@ def test_only_what_a_session_of_its_name_has_listed_is_on_standby(world: World) 
 
 @pytest.mark.parametrize("path", [GROUPS, Brokers().topics])
 def test_closed_list_of_groups_or_topics_leaves_the_known_ones_going(
-    world: World, service: CoordinatorService, mallory: AclStore, path: str
+    groups: Groups, mallory: AclStore, path: str
 ) -> None:
-    world.topic("t", 4)
-    log = MemoryLog(10)
-    world.consumer("g", "c1", {"t": 1}, log=log)
-    world.stable("g", 1)
-
     close(mallory, path)
 
-    eventually(lambda: path in service.problems.current(), 5, "it is reported")
+    groups.are_reported(path)
     mallory.set_acl(path, OPEN_ACL)
-    late = world.consumer("g", "late", {"t": 1}, log=log)
-    world.stable("g", 2)
-    reads_on(log, late)
-    eventually(lambda: path not in service.problems.current(), 5, "it is open again")
+    groups.goes_on("g")
+    eventually(lambda: path not in groups.service.problems.current(), 5, "it is open again")
 
 
 @pytest.mark.real_zookeeper("one that refuses to read, and one that refuses to write")
-def test_channel_that_refuses_commands_fails_its_own_group_and_no_other(
-    world: World, service: CoordinatorService, mallory: AclStore
-) -> None:
-    world.topic("t", 4)
-    log = MemoryLog(10)
-    good = world.consumer("g", "good", {"t": 1}, log=log)
-    world.stable("g", 1)
-
+def test_channel_that_refuses_commands_fails_its_own_group_and_no_other(groups: Groups, mallory: AclStore) -> None:
+    world = groups.world
     registration = Registration("m1", {"t": 1}, host="here")
     mallory.commit([Create(PATHS.channel("mallory"), Channel("m1").to_bytes(), acl=READ_ONLY)])
     mallory.commit([Create(PATHS.id("mallory"), registration.to_bytes(), ephemeral=True, acl=READ_ONLY)])
 
     eventually(lambda: world.state("g").state == FAILED, 60, "the state has the reason")
     assert PATHS.channel("mallory") in (world.state("g").reason or "")
-    other = world.consumer("other", "c1", {"t": 1}, log=log)
-    world.stable("other", 1)
-    reads_on(log, other)
+    groups.goes_on("other")
 
     world.remove(PATHS.channel("mallory"))
-    eventually(lambda: world.state("g").target.keys() == {"good"}, 60, "its turns are taken again")
-    reads_on(log, good)
+    eventually(lambda: world.state("g").target.keys() == {"c1"}, 60, "its turns are taken again")
+    groups.read_on(groups.mine)
 
 
-def test_group_whose_owners_refuse_writes_fails_with_their_path(
-    world: World, service: CoordinatorService, mallory: AclStore
-) -> None:
-    world.topic("t", 4)
-    world.consumer("g", "good", {"t": 1}, log=MemoryLog(10))
-    world.stable("g", 1)
+def test_group_whose_owners_refuse_writes_fails_with_their_path(groups: Groups, mallory: AclStore) -> None:
     mallory.set_acl(PATHS.history, READ_ONLY)
 
-    world.consumer("g", "late", {"t": 1}, log=MemoryLog(10))
+    groups.joins("g", "late")
 
-    eventually(lambda: world.state("g").state == FAILED, 60, "the state has the reason")
-    assert PATHS.history in (world.state("g").reason or "")
+    eventually(lambda: groups.world.state("g").state == FAILED, 60, "the state has the reason")
+    assert PATHS.history in (groups.world.state("g").reason or "")
 
 
-def test_command_that_may_not_be_read_is_removed_and_nothing_stops(
-    world: World, service: CoordinatorService, mallory: AclStore
-) -> None:
-    world.topic("t", 2)
-    log = MemoryLog(10)
-    good = world.consumer("g", "good", {"t": 1}, log=log)
-    world.stable("g", 1)
-
+def test_command_that_may_not_be_read_is_removed_and_nothing_stops(groups: Groups, mallory: AclStore) -> None:
     data = Command(START_FETCHER, 1, 1, "x").to_bytes()
-    (made,) = mallory.commit([Create(PATHS.command_prefix("good"), data, sequential=True, acl=CLOSED)])
+    (made,) = mallory.commit([Create(PATHS.command_prefix("c1"), data, sequential=True, acl=CLOSED)])
 
     eventually(lambda: mallory.get(made) is None, 10, "a command that nobody can read is removed")
-    reads_on(log, good)
+    groups.read_on(groups.mine)
 
 
-COMMANDS = [
-    ["status"],
-    ["status", "--check"],
-    ["groups", "list"],
-    ["groups", "describe", "g"],
-    ["groups", "verify", "g"],
-    ["groups", "reset-offsets", "g", "--topic", "t", "--to-offset", "5", "--log-dir", "/tmp", "--execute"],
-    ["groups", "remove-members", "g", "--all-members", "--timeout", "0.2"],
-    ["groups", "delete-offsets", "g", "--topic", "t"],
-    ["groups", "delete", "g"],
-    ["channel", "show", "g"],
-    ["history", "g"],
-    ["queries", "list", "g"],
-    ["segments", "list", "g"],
-    ["topics", "list"],
-    ["regions", "list"],
-    ["pause", "g"],
-    ["resume", "g"],
-    ["rebalance", "g", "--timeout", "0.2"],
-]
+COMMANDS = """\
+status
+status --check
+groups list
+groups describe g
+groups verify g
+groups reset-offsets g --topic t --to-offset 5 --log-dir /tmp --execute
+groups remove-members g --all-members --timeout 0.2
+groups delete-offsets g --topic t
+groups delete g
+channel show g
+history g
+queries list g
+segments list g
+topics list
+regions list
+pause g
+resume g
+rebalance g --timeout 0.2
+"""
 
 
 @pytest.mark.parametrize(
@@ -353,13 +311,13 @@ def test_every_command_ends_with_its_table_or_one_sentence_beside_a_closed_znode
     world.stop_coordinator(service)
     close(mallory, path)
 
-    for command in COMMANDS:
-        result = CliRunner().invoke(main, [*command, "--zk", world.zk])
+    for command in COMMANDS.splitlines():
+        result = run(world.zk, *command.split())
 
         assert result.exit_code in (0, 1, 2, 4, 5, 77), (command, result.exit_code, result.output, result.exception)
         assert "Traceback" not in result.output
         assert result.exception is None or isinstance(result.exception, SystemExit), (command, result.exception)
-        if command[1:2] == ["verify"] and path in (PATHS.ids, PATHS.channels, PATHS.owners, PATHS.state):
+        if "verify" in command and path in (PATHS.ids, PATHS.channels, PATHS.owners, PATHS.state):
             assert result.exit_code == 5 and f"{path}: " in result.output
 
 
@@ -415,15 +373,25 @@ def listening(world: World) -> tuple[Listening, Callable[..., None]]:
     return some, handle
 
 
-def test_registration_that_is_open_again_is_read_although_its_group_always_changes(
-    world: World, mallory: AclStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Registrations are read two at a time, as those of a large group are."""
     monkeypatch.setattr("coordinator.listeners.members.REGISTRATIONS_AT_ONCE", 2)
     monkeypatch.setattr("coordinator.listeners.members.READ_AT_ONCE", 2)
-    for path in (PATHS.root, *PATHS.skeleton):
+
+
+def six_members(world: World, *also: str) -> None:
+    for path in (PATHS.root, *PATHS.skeleton, *also):
         world.put(path)
     for number in range(6):
         world.put(PATHS.id(f"c{number}"), Registration("i", {"t": 1}).to_bytes())
+
+
+@pytest.mark.usefixtures("in_slices")
+def test_registration_that_is_open_again_is_read_although_its_group_always_changes(
+    world: World, mallory: AclStore
+) -> None:
+    six_members(world)
     close(mallory, PATHS.id("c0"))
     some, handle = listening(world)
     assert PATHS.id("c0") in some.problems.current()
@@ -445,18 +413,12 @@ def test_registration_that_is_open_again_is_read_although_its_group_always_chang
     assert PATHS.id("c0") not in some.problems.current()
 
 
-def test_problems_of_deleted_groups_and_topics_are_forgotten(
-    world: World, mallory: AclStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("coordinator.listeners.members.REGISTRATIONS_AT_ONCE", 2)
-    monkeypatch.setattr("coordinator.listeners.members.READ_AT_ONCE", 2)
+@pytest.mark.usefixtures("in_slices")
+def test_problems_of_deleted_groups_and_topics_are_forgotten(world: World, mallory: AclStore) -> None:
     some, handle = listening(world)
     world.topic("doomed", 1)
     close(mallory, world.brokers.topic("doomed"))
-    for path in (PATHS.root, *PATHS.skeleton, f"{PATHS.ids}/b d"):
-        world.put(path)
-    for number in range(6):
-        world.put(PATHS.id(f"c{number}"), Registration("i", {"t": 1}).to_bytes())
+    six_members(world, f"{PATHS.ids}/b d")
     some.listeners._handle(Event("groups"))
     some.listeners._handle(Event("unread"))  # its first slice
     handle(Event("everything"))

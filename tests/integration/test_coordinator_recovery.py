@@ -6,7 +6,8 @@ import gc
 import secrets
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,16 +23,17 @@ from coordinator.term.term import Term
 from coordinator.zk.errors import Refused, UsageError, ZooKeeperUnreachable
 from coordinator.zk.runtime import Event, Task, ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Check, Create, Node, Operation, Store, Watch
+from coordinator.zk.store import Check, Create, Node, Store, Watch
 from coordinator.zk.update import ensure
 from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, GroupPaths
 from coordinator.zk.znodes.records import STOP_FETCHER, CoordinatorRecord, EpochRecord
 from coordinator.zk.znodes.segments import Query, Segment
 from drills.faults.proxy import EXISTS
+from tests.support.client_side import Hooked, creates
 from tests.support.hand import ManualStage
 from tests.support.memlog import MemoryLog
 from tests.support.proxy import Proxy
-from tests.support.stores import DeafStore, FrontStore
+from tests.support.stores import DeafStore
 from tests.support.strategies import RANGE
 from tests.support.terms import with_config, with_store
 from tests.support.wait import eventually
@@ -62,17 +64,9 @@ def test_a_node_whose_earlier_session_still_holds_the_role_waits_for_its_end(
 
 
 def test_the_collector_removes_only_files_that_are_named_as_a_fetcher_names_them(world: World, tmp_path: Path) -> None:
-    others = [
-        "precious.txt",
-        "g/c1/precious.txt",
-        "g/c1/abc-1.arrow",
-        "g/c1/abc-00000000012.arrow",
-        "g/c1/abc-000000000x.arrow",
-        "g/c1/abd-0000000001.arrow",
-        "g/c2/abc-0000000001.arrow",
-        "h/c1/abc-0000000001.arrow",
-        "g/c1/abc-0000000001.arrow.bak",
-    ]
+    names = "precious.txt abc-1.arrow abc-00000000012.arrow abc-000000000x.arrow abd-0000000001.arrow"
+    others = ["precious.txt", "g/c2/abc-0000000001.arrow", "h/c1/abc-0000000001.arrow"]
+    others += [f"g/c1/{name}" for name in (*names.split(), "abc-0000000001.arrow.bak")]
     own = ["g/c1/abc-0000000001.arrow", "g/c1/abc-0000000002.arrow"]
     ensure(world.store, PATHS.skeleton)
     for file in [own[0], *others, own[1]]:
@@ -93,27 +87,39 @@ def test_the_collector_removes_only_files_that_are_named_as_a_fetcher_names_them
 # ---- sessions
 
 
-def left_over(before: set[threading.Thread]) -> list[str]:
-    """Threads that were not there before, but for a proxy's."""
-    return [t.name for t in threading.enumerate() if t not in before and not t.name.startswith("proxy")]
-
-
-def test_a_session_that_cannot_be_opened_for_a_lost_connection_is_closed(zk: str, zookeeper_proxy: Proxy) -> None:
-    through = f"{zookeeper_proxy.hosts}/{zk.split('/')[1]}"
+@pytest.fixture
+def nothing_left(zk: str) -> Iterator[None]:
+    """After the test there is no thread that was not there before, but for a proxy's: no attempt to connect goes on."""
     before = set(threading.enumerate())
+    yield
+
+    def left_over() -> list[str]:
+        return [t.name for t in threading.enumerate() if t not in before and not t.name.startswith("proxy")]
+
+    eventually(lambda: not left_over(), 3, "nothing is left of it")
+
+
+@pytest.fixture
+def through(zk: str, zookeeper_proxy: Proxy) -> str:
+    return f"{zookeeper_proxy.hosts}/{zk.split('/')[1]}"
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_session_that_cannot_be_opened_for_a_lost_connection_is_closed(through: str, zookeeper_proxy: Proxy) -> None:
     losses = [zookeeper_proxy.drop_request(EXISTS) for _ in range(100)]
 
     with pytest.raises(ZooKeeperUnreachable, match="cannot talk to ZooKeeper"):
         open_kazoo(through, 2000, 1.0)
 
     assert losses[0].lost.is_set()
-    eventually(lambda: not left_over(before), 3, "no connection attempts continue")
 
 
-def test_a_connection_that_is_lost_while_a_session_is_opened_is_made_again(zk: str, zookeeper_proxy: Proxy) -> None:
+def test_a_connection_that_is_lost_while_a_session_is_opened_is_made_again(
+    through: str, zookeeper_proxy: Proxy
+) -> None:
     loss = zookeeper_proxy.drop_request(EXISTS)
 
-    store = open_kazoo(f"{zookeeper_proxy.hosts}/{zk.split('/')[1]}", 2000)
+    store = open_kazoo(through, 2000)
 
     assert loss.lost.is_set()
     assert store.get("/") is not None
@@ -121,17 +127,15 @@ def test_a_connection_that_is_lost_while_a_session_is_opened_is_made_again(zk: s
 
 
 @pytest.mark.real_zookeeper("a chroot")
+@pytest.mark.usefixtures("nothing_left")
 def test_a_session_without_the_chroot_that_it_wants_is_closed(zk: str) -> None:
-    before = set(threading.enumerate())
-
     with pytest.raises(UsageError, match="check the chroot"):
         open_kazoo(zk + "/nowhere", 2000, make_chroot=False)
 
-    eventually(lambda: not left_over(before), 3, "nothing is left of it")
 
-
+@pytest.mark.usefixtures("nothing_left")
 def test_zookeeper_lost_before_the_check_of_the_chroot_is_unreachable(
-    zk: str, zookeeper_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+    through: str, zookeeper_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask = KazooClient.exists_async
 
@@ -142,12 +146,9 @@ def test_zookeeper_lost_before_the_check_of_the_chroot_is_unreachable(
         return ask(self, *args, **options)
 
     monkeypatch.setattr(KazooClient, "exists_async", ask_late)
-    before = set(threading.enumerate())
 
     with pytest.raises(ZooKeeperUnreachable):
-        open_kazoo(f"{zookeeper_proxy.hosts}/{zk.split('/')[1]}", 400)
-
-    eventually(lambda: not left_over(before), 3, "no connection attempts continue")
+        open_kazoo(through, 400)
 
 
 # ---- elections
@@ -191,57 +192,53 @@ class StoppedInBetween:
 class Candidate:
     """A candidate of the election in a thread."""
 
-    def __init__(self, store: Store, wake: Event) -> None:
-        self.elector = Elector(store, "candidate", "host", wake)
+    def __init__(self) -> None:
+        self.wake, self.stopping = ThreadRuntime().event(), ThreadRuntime().event()
         self.terms: list[Term | None] = []
-        self._wake = wake
         self._task: Task | None = None
 
-    def stand(self, stopping: Any) -> Task:
-        self._task = ThreadRuntime().spawn(lambda: self.terms.append(self.elector.stand(stopping)), "standing")
+    def stand(self, store: Store, stopping: Any = None) -> Task:
+        elector = Elector(store, "candidate", "host", self.wake)
+        self._task = ThreadRuntime().spawn(
+            lambda: self.terms.append(elector.stand(stopping or self.stopping)), "standing"
+        )
         return self._task
 
-    def close(self, stopping: Event) -> None:
-        stopping.set()
+    def close(self) -> None:
+        self.stopping.set()
         task = self._task
         assert task is not None
-        eventually(lambda: self._wake.set() or not task.is_alive(), 10, "it has ended")  # type: ignore[func-returns-value]
+        eventually(lambda: self.wake.set() or not task.is_alive(), 10, "it has ended")  # type: ignore[func-returns-value]
 
 
-def test_stop_while_an_elector_starts_to_look_is_not_lost(world: World, stage: ManualStage) -> None:
+@pytest.fixture
+def candidate(world: World) -> Iterator[Candidate]:
+    with closing(Candidate()) as made:
+        yield made
+
+
+def test_stop_while_an_elector_starts_to_look_is_not_lost(
+    world: World, stage: ManualStage, candidate: Candidate
+) -> None:
     stage.hand("elected")
-    wake, stopping = ThreadRuntime().event(), ThreadRuntime().event()
-    candidate = Candidate(world.store, wake)
-    try:
-        candidate.stand(StoppedInBetween(stopping, wake)).join(3)
-        assert candidate.terms == [None]
-    finally:
-        candidate.close(stopping)
+    candidate.stand(world.store, StoppedInBetween(candidate.stopping, candidate.wake)).join(3)
+    assert candidate.terms == [None]
 
 
-class RefusesElections(FrontStore):
-    """Refuses the multi of each election, as an overloaded server."""
+def test_refused_election_is_tried_again_after_a_pause(world: World, candidate: Candidate) -> None:
+    """Each is refused, as by an overloaded server."""
+    store, tries, began = Hooked(world.store), list[float](), ThreadRuntime().monotonic()
 
-    tries = 0
+    def is_refused() -> None:
+        tries.append(ThreadRuntime().monotonic())
+        raise Refused(2, CONSUMERS, "ThrottledOpException")
 
-    def commit(self, operations: Sequence[Operation]) -> list[str]:
-        if any(operation.path == COORDINATOR for operation in operations):
-            self.tries += 1
-            raise Refused(2, CONSUMERS, "ThrottledOpException")
-        return self.behind.commit(operations)
+    for _ in range(6):
+        store.before(creates(COORDINATOR), is_refused)
+    candidate.stand(store)
 
-
-def test_refused_election_is_tried_again_after_a_pause(world: World) -> None:
-    wake, stopping = ThreadRuntime().event(), ThreadRuntime().event()
-    store = RefusesElections(world.store)
-    candidate = Candidate(store, wake)
-    began = ThreadRuntime().monotonic()
-    try:
-        candidate.stand(stopping)
-        eventually(lambda: store.tries == 6, 10, "it is tried six times")
-        assert ThreadRuntime().monotonic() - began >= 5 * 0.1
-    finally:
-        candidate.close(stopping)
+    eventually(lambda: len(tries) == 6, 10, "it is tried six times")
+    assert tries[-1] - began >= 5 * 0.1
 
 
 class DeafAndSeen(DeafStore):
@@ -259,43 +256,27 @@ class DeafAndSeen(DeafStore):
 
 
 def test_an_elector_whose_watch_was_lost_looks_again(
-    world: World, stage: ManualStage, monkeypatch: pytest.MonkeyPatch
+    world: World, stage: ManualStage, candidate: Candidate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(coordinator.term.elector, "_LOOK_AGAIN_S", 0.1)
-    elected = stage.hand("elected")
-    stopping = ThreadRuntime().event()
-    deaf = DeafAndSeen(world.store)
-    candidate = Candidate(deaf, ThreadRuntime().event())
-    try:
-        candidate.stand(stopping)
-        assert deaf.has_looked.wait(5)
-        elected.close()
-        eventually(lambda: candidate.terms, 5, "it is elected")
-        (term,) = candidate.terms
-        assert term is not None
-        assert term.epoch == elected.term.epoch + 1
-    finally:
-        candidate.close(stopping)
+    elected, deaf = stage.hand("elected"), DeafAndSeen(world.store)
+    candidate.stand(deaf)
+    assert deaf.has_looked.wait(5)
+
+    elected.close()
+
+    eventually(lambda: candidate.terms, 5, "it is elected")
+    (term,) = candidate.terms
+    assert term is not None
+    assert term.epoch == elected.term.epoch + 1
 
 
 # ---- turns
 
 
-class Recording(FrontStore):
-    """Notes every commit."""
-
-    def __init__(self, store: Store) -> None:
-        super().__init__(store)
-        self.commits: list[list[Operation]] = []
-
-    def commit(self, operations: Sequence[Operation]) -> list[str]:
-        self.commits.append(list(operations))
-        return self.behind.commit(operations)
-
-
 def test_everything_that_a_turn_makes_for_a_new_group_carries_the_fence(world: World, stage: ManualStage) -> None:
     hand = stage.hand()
-    recording = Recording(hand.store)
+    recording = Hooked(hand.store)
     hand.term = with_store(hand.term, recording)
     stage.topic("t", 2)
     world.put(PATHS.ids)

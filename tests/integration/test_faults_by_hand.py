@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -24,51 +25,67 @@ ALL = parts("t", 0, 1, 2, 3)
 SWEEP = {"sweep_interval_ms": 200}
 
 
-@pytest.fixture
-def log() -> MemoryLog:
-    return MemoryLog(end=100)
+class Group:
+    """Group `g` of consumers c1 and c2, which have committed all that is in the log, beside its coordinators."""
+
+    def __init__(self, world: World, nodes: int = 1, **options: Any) -> None:
+        self.world = world
+        self.services = [world.coordinator(**options) for _ in range(nodes)]
+        self.log = MemoryLog(end=100)
+        self.consumers: list[PollingConsumer] = []
+        world.topic("t", 4)
+        for name in ("c1", "c2"):
+            self.joins(name)
+        self.before = world.stable("g", 2)
+        eventually(lambda: sum(len(each.records) for each in self.consumers) >= 400, 10, "the log is read")
+
+    def joins(self, name: str) -> None:
+        self.consumers.append(self.world.consumer("g", name, {"t": 1}, log=self.log))
+
+    def holds_all(self, timeout_s: float = 10) -> None:
+        every = "every partition is held"
+        eventually(lambda: frozenset().union(*(c.held for c in self.consumers)) == ALL, timeout_s, every)
+
+    def goes_on(self, above: int | None = None, again: int = 0) -> None:
+        """It becomes Stable again in a later generation, reads on, and has lost nothing."""
+        world = self.world
+        world.stable("g", len(self.consumers), above=self.before.generation if above is None else above)
+        self.holds_all()
+        self.log.end += 100
+        wanted = {(part, offset) for part in ALL for offset in range(self.log.end)}
+
+        def polled() -> bool:
+            return {item for each in self.consumers for item in each.polled.copy()} >= wanted
+
+        eventually(polled, 10, "all the new records are delivered")
+        eventually(lambda: set(world.owners("g")) == ALL, 10, "every partition has its owner")
+        world.delivered_once("t", 4, self.log.end, again=again)
 
 
-def a_pair(world: World, log: MemoryLog) -> tuple[PollingConsumer, PollingConsumer]:
-    """A Stable group of two consumers that have committed all that was in the log."""
-    world.topic("t", 4)
-    one, two = (world.consumer("g", name, {"t": 1}, log=log) for name in ("c1", "c2"))
-    world.stable("g", 2)
-    eventually(lambda: len(one.records) + len(two.records) >= 400, 10, "the log is read")
-    return one, two
-
-
-def goes_on(world: World, log: MemoryLog, *consumers: PollingConsumer, above: int, again: int = 0) -> None:
-    """The group becomes Stable again, reads on, and has lost nothing."""
-    world.stable("g", len(consumers), above=above)
-    eventually(lambda: frozenset().union(*(c.held for c in consumers)) == ALL, 10, "every partition is held")
-    log.end += 100
-    wanted = {(part, offset) for part in ALL for offset in range(log.end)}
-    eventually(
-        lambda: {item for c in consumers for item in c.polled.copy()} >= wanted, 10, "all the new records are delivered"
-    )
-    eventually(lambda: set(world.owners("g")) == ALL, 10, "every partition has its owner")
-    world.delivered_once("t", 4, log.end, again=again)
+def changed_by_hand(world: World, path: str, data: bytes | None) -> None:
+    """Overwritten, or without data removed."""
+    if data is None:
+        world.remove(path)
+    else:
+        world.put(path, data)
 
 
 # ---- owners
 
 
-def test_an_owner_that_was_removed_is_made_again(world: World, log: MemoryLog) -> None:
-    world.coordinator(**SWEEP)
-    pair = a_pair(world, log)
-    before = world.state("g")
+def test_an_owner_that_was_removed_is_made_again(world: World) -> None:
+    group = Group(world, **SWEEP)
 
     world.remove(PATHS.owner("t", 2))
 
-    goes_on(world, log, *pair, above=before.generation)
+    group.goes_on()
 
 
-def test_an_owner_in_the_way_holds_up_its_own_partition_and_no_other(world: World, log: MemoryLog) -> None:
+def test_an_owner_in_the_way_holds_up_its_own_partition_and_no_other(world: World) -> None:
     world.put(PATHS.owner("t", 1), b"made by hand")
     world.coordinator()
     world.topic("t", 4)
-    consumer = world.consumer("g", "c1", {"t": 1}, log=log)
+    consumer = world.consumer("g", "c1", {"t": 1}, log=MemoryLog(end=100))
 
     eventually(lambda: consumer.held == parts("t", 0, 2, 3), 5, "all other partitions are held")
     state = world.state("g")
@@ -143,69 +160,58 @@ def test_start_makes_a_parent_again_that_was_removed_meanwhile(world: World, sta
 
 @pytest.mark.parametrize("data", [None, b"", b"scribble", b"[]", b'{"state":"Fine"}'])
 def test_removed_or_overwritten_state_is_recreated_after_one_lease(
-    world: World, log: MemoryLog, monkeypatch: pytest.MonkeyPatch, data: bytes | None
+    world: World, monkeypatch: pytest.MonkeyPatch, data: bytes | None
 ) -> None:
     monkeypatch.setattr("coordinator.rebalance.group_reader.UNKNOWN_LEASE_MS", 600)
-    world.coordinator(**SWEEP)
-    pair = a_pair(world, log)
-    before = world.state("g")
+    group = Group(world, **SWEEP)
 
-    if data is None:
-        world.remove(PATHS.state)
-    else:
-        world.put(PATHS.state, data)
+    changed_by_hand(world, PATHS.state, data)
 
     def marked() -> bool:
         (mark,) = world.state("g").marks
         return (mark.consumer, mark.partitions, mark.lease_ms) == ("unknown", ALL, 600)
 
     eventually(marked, 5, "earlier evictions are unknown", ignoring=(Exception,))
-    assert world.state("g").generation > before.generation, "the generation never goes back"
-    goes_on(world, log, *pair, above=before.generation)
+    assert world.state("g").generation > group.before.generation, "the generation never goes back"
+    group.goes_on()
 
 
 # ---- the coordinator's znodes
 
 
-def test_a_coordinator_whose_znode_was_removed_resigns_and_one_is_elected_again(world: World, log: MemoryLog) -> None:
-    services = [world.coordinator(node) for node in ("a", "b")]
-    pair = a_pair(world, log)
+def test_a_coordinator_whose_znode_was_removed_resigns_and_one_is_elected_again(world: World) -> None:
+    group = Group(world, nodes=2)
 
     world.remove(COORDINATOR)
 
-    world.elected(*services, above=1)
+    world.elected(*group.services, above=1)
     world.more_partitions("t", 4)
-    three = world.consumer("g", "c3", {"t": 1}, log=log)
-    goes_on(world, log, *pair, three, above=1)
+    group.joins("c3")
+    group.goes_on(above=1)
     assert world.state("g").epoch == 2
 
 
 @pytest.mark.parametrize(
     "data", [None, b"scribble", EpochRecord(2).to_bytes()], ids=["removed", "overwritten", "lowered"]
 )
-def test_epoch_goes_on_above_the_one_in_consumers(world: World, log: MemoryLog, data: bytes | None) -> None:
-    service = world.coordinator(session_timeout_ms=1000)
-    pair = a_pair(world, log)
+def test_epoch_goes_on_above_the_one_in_consumers(world: World, data: bytes | None) -> None:
+    group = Group(world, session_timeout_ms=1000)
     world.put(CONSUMERS, EpochRecord(17).to_bytes())
 
-    if data is None:
-        world.remove(COORDINATOR_EPOCH)
-    else:
-        world.put(COORDINATOR_EPOCH, data)
+    changed_by_hand(world, COORDINATOR_EPOCH, data)
 
-    world.elected(service, above=17)
+    world.elected(*group.services, above=17)
     assert EpochRecord.parse("", world.data(COORDINATOR_EPOCH) or b"").epoch == 18
-    three = world.consumer("g", "c3", {"t": 1}, log=log)
-    goes_on(world, log, *pair, three, above=1)
+    group.joins("c3")
+    group.goes_on(above=1)
 
 
-def test_members_of_a_later_epoch_than_the_coordinators_come_back(world: World, log: MemoryLog) -> None:
-    service = world.coordinator(session_timeout_ms=1000)
-    pair = a_pair(world, log)
+def test_members_of_a_later_epoch_than_the_coordinators_come_back(world: World) -> None:
+    group = Group(world, session_timeout_ms=1000)
     world.remove(COORDINATOR)
-    world.elected(service, above=1)
+    world.elected(*group.services, above=1)
     world.stable("g", 2)
-    three = world.consumer("g", "c3", {"t": 1}, log=log)
+    group.joins("c3")
     world.stable("g", 3)
     assert world.channel("g", "c3").epoch == 2
 
@@ -213,7 +219,7 @@ def test_members_of_a_later_epoch_than_the_coordinators_come_back(world: World, 
     world.remove(COORDINATOR_EPOCH)
 
     eventually(lambda: world.state("g").epoch == 1, 10, "the epochs begin again")
-    goes_on(world, log, *pair, three, above=2)
+    group.goes_on(above=2)
     assert "evicted: its channel has epoch 2" in str(world.history("g"))
 
 
@@ -231,18 +237,16 @@ def test_removed_epochs_repeat_no_epoch_and_no_fence(world: World, stage: Manual
 
 @pytest.mark.parametrize("number", [MAX_CONTINUED, MAX_CONTINUED + 1, MAX_COUNT - 1, MAX_COUNT])
 @pytest.mark.parametrize("path", [CONSUMERS, COORDINATOR_EPOCH, PATHS.state])
-def test_epoch_that_leaves_no_room_stops_no_group(world: World, log: MemoryLog, path: str, number: int) -> None:
-    world.coordinator(session_timeout_ms=1000)
-    pair = a_pair(world, log)
-    before = world.state("g").generation
+def test_epoch_that_leaves_no_room_stops_no_group(world: World, path: str, number: int) -> None:
+    group = Group(world, session_timeout_ms=1000)
+    before = group.before.generation
     world.put(path, b'{"version":1,"epoch":%d}' % number)
 
     for name in ("c3", "c4"):
         world.remove(COORDINATOR)
         eventually(lambda: world.store.get(COORDINATOR) is not None, 10, "a node is elected")
-        pair = (*pair, world.consumer("g", name, {"t": 1}, log=log))
-        world.stable("g", len(pair), above=before, timeout_s=120)
-        before = world.state("g").generation
+        group.joins(name)
+        before = world.stable("g", len(group.consumers), above=before, timeout_s=120).generation
 
     written = EpochRecord.parse("", world.data(COORDINATOR_EPOCH) or b"").epoch
     assert world.state("g").epoch == written
@@ -250,30 +254,28 @@ def test_epoch_that_leaves_no_room_stops_no_group(world: World, log: MemoryLog, 
 
 
 @pytest.mark.parametrize("number", [10**12, MAX_CONTINUED, MAX_CONTINUED + 1, MAX_COUNT - 1, MAX_COUNT])
-def test_generation_that_leaves_no_room_stops_no_group(world: World, log: MemoryLog, number: int) -> None:
-    world.coordinator(session_timeout_ms=1000)
-    pair = a_pair(world, log)
-    state = world.state("g")
-    world.put(PATHS.state, replace(state, generation=number).to_bytes())
+def test_generation_that_leaves_no_room_stops_no_group(world: World, number: int) -> None:
+    group = Group(world, session_timeout_ms=1000)
+    world.put(PATHS.state, replace(group.before, generation=number).to_bytes())
 
-    three = world.consumer("g", "c3", {"t": 1}, log=log)
+    group.joins("c3")
 
-    world.stable("g", 3, above=state.generation, timeout_s=120)
+    world.stable("g", 3, above=group.before.generation, timeout_s=120)
     world.remove(COORDINATOR)
-    eventually(lambda: frozenset().union(*(c.held for c in (*pair, three))) == ALL, 60, "every partition is held")
+    group.holds_all(60)
 
 
-def test_scribbled_access_policy_stops_no_consumer_no_term_and_no_election(world: World, log: MemoryLog) -> None:
+def test_scribbled_access_policy_stops_no_consumer_no_term_and_no_election(world: World) -> None:
     world.put(ACL_POLICY, b"x")
-    services = [world.coordinator(**SWEEP), world.coordinator(**SWEEP)]
-    pair = a_pair(world, log)
+    group = Group(world, nodes=2, **SWEEP)
     eventually(lambda: world.store.get(TURN_TIMES) is not None, 10, "the sweep of a term has a znode to create")
     assert world.state("g").epoch == 1
 
     world.remove(COORDINATOR)
 
-    world.elected(*services, above=1)
-    goes_on(world, log, *pair, world.consumer("g", "c3", {"t": 1}, log=log), above=1)
+    world.elected(*group.services, above=1)
+    group.joins("c3")
+    group.goes_on(above=1)
     health = run(world.zk, "status", "--check")
     assert health.exit_code == 5 and f"{ACL_POLICY} holds no JSON" in health.stdout
 
@@ -281,68 +283,56 @@ def test_scribbled_access_policy_stops_no_consumer_no_term_and_no_election(world
 # ---- a consumer's znodes
 
 
-def test_a_consumer_whose_registration_was_removed_registers_again(world: World, log: MemoryLog) -> None:
-    world.coordinator()
-    pair = a_pair(world, log)
-    before = world.state("g")
+def test_a_consumer_whose_registration_was_removed_registers_again(world: World) -> None:
+    group = Group(world)
 
     world.remove(PATHS.id("c1"))
 
-    goes_on(world, log, *pair, above=before.generation)
-    assert world.channel("g", "c1").incarnation != before.target["c1"].incarnation
+    group.goes_on()
+    assert world.channel("g", "c1").incarnation != group.before.target["c1"].incarnation
 
 
 @pytest.mark.parametrize("data", [None, b"", b"scribble", b"[[[[]]]]"])
 def test_a_consumer_whose_channel_was_removed_or_scribbled_over_registers_again(
-    world: World, log: MemoryLog, data: bytes | None
+    world: World, data: bytes | None
 ) -> None:
-    world.coordinator()
-    pair = a_pair(world, log)
-    before = world.state("g")
+    group = Group(world)
 
-    if data is None:
-        world.remove(PATHS.channel("c1"))
-    else:
-        world.put(PATHS.channel("c1"), data)
+    changed_by_hand(world, PATHS.channel("c1"), data)
 
     # The channel's offsets were the only copy: its records since the claim are delivered again.
-    goes_on(world, log, *pair, above=before.generation, again=200)
-    assert world.channel("g", "c1").incarnation != before.target["c1"].incarnation
+    group.goes_on(again=200)
+    assert world.channel("g", "c1").incarnation != group.before.target["c1"].incarnation
 
 
-def test_channel_overwritten_with_equal_data_stays_in_use(world: World, log: MemoryLog) -> None:
-    world.coordinator()
-    one, two = a_pair(world, log)
-    before = world.state("g")
+def test_channel_overwritten_with_equal_data_stays_in_use(world: World) -> None:
+    group = Group(world)
+    one, two = group.consumers
 
     world.put(PATHS.channel("c1"), world.data(PATHS.channel("c1")) or b"")
 
-    log.end = 150
+    group.log.end = 150
     eventually(lambda: len(one.records) + len(two.records) == 600, 10, "both read on", ignoring=(Exception,))
-    three = world.consumer("g", "c3", {"t": 1}, log=log)
-    goes_on(world, log, one, two, three, above=before.generation)
+    group.joins("c3")
+    group.goes_on()
     assert (one.error, one.consumer.member.registrations) == (None, 1)
 
 
-def test_group_removed_with_all_its_znodes_starts_again_from_the_beginning(world: World, log: MemoryLog) -> None:
-    service = world.coordinator()
-    pair = a_pair(world, log)
+def test_group_removed_with_all_its_znodes_starts_again_from_the_beginning(world: World) -> None:
+    group = Group(world)
 
     world.remove(PATHS.root)
 
-    # With its offsets gone, the group reads everything again.
-    goes_on(world, log, *pair, above=0, again=400)
-    assert service.problems.current() == {}
-    assert [consumer.error for consumer in pair] == [None, None]
+    group.goes_on(above=0, again=400)  # with its offsets gone, it reads everything again
+    assert group.services[0].problems.current() == {}
+    assert [consumer.error for consumer in group.consumers] == [None, None]
 
 
-def test_a_consumer_whose_offset_was_scribbled_over_waits_with_that_partition_only(
-    world: World, stage: ManualStage, log: MemoryLog
-) -> None:
+def test_a_consumer_whose_offset_was_scribbled_over_waits_with_that_partition_only(world: World) -> None:
     world.coordinator()
     world.topic("t", 2)
     world.put(PATHS.offset("t", 0), b"scribble")
-    consumer = world.consumer("g", "c1", {"t": 1}, log=log)
+    consumer = world.consumer("g", "c1", {"t": 1}, log=MemoryLog(end=100))
     world.stable("g", 1)
 
     eventually(lambda: len(consumer.records) == 100, 5, "the other partition is read")
@@ -357,35 +347,30 @@ def test_a_consumer_whose_offset_was_scribbled_over_waits_with_that_partition_on
 # ---- watches
 
 
-def test_a_coordinator_that_loses_every_watch_event_finds_every_change_in_the_sweep(
-    world: World, log: MemoryLog
-) -> None:
-    service = world.coordinator(wrap=DeafStore, sweep_interval_ms=150)
-    world.elected(service)
-    pair = a_pair(world, log)
-    before = world.stable("g", 2)
+def test_a_coordinator_that_loses_every_watch_event_finds_every_change_in_the_sweep(world: World) -> None:
+    group = Group(world, wrap=DeafStore, sweep_interval_ms=150)
 
     world.more_partitions("t", 5)
-    changed = world.stable("g", 2, above=before.generation)
+    changed = world.stable("g", 2, above=group.before.generation)
     assert {part for target in changed.target.values() for part in target.partitions} == ALL | parts("t", 4)
 
     world.topic("new", 1)
-    world.consumer("g", "c3", {"new": 1}, log=log)
+    world.consumer("g", "c3", {"new": 1}, log=group.log)
     after = world.stable("g", 3, above=changed.generation)
     assert after.target["c3"].partitions == parts("new", 0)
     world.remove(world.brokers.topic("t"))
     last = world.stable("g", 3, above=after.generation)
     assert set(last.topics) == {"new"}
-    assert [consumer.held for consumer in pair] == [frozenset(), frozenset()]
+    assert [consumer.held for consumer in group.consumers] == [frozenset(), frozenset()]
 
 
-def test_a_consumer_that_loses_every_watch_event_still_obeys(world: World, log: MemoryLog) -> None:
+def test_a_consumer_that_loses_every_watch_event_still_obeys(world: World) -> None:
     world.coordinator()
     world.topic("t", 4)
-    deaf = world.consumer("g", "c1", {"t": 1}, log=log, opener=lambda: DeafStore(open_kazoo(world.zk, 1000)))
+    deaf = world.consumer("g", "c1", {"t": 1}, opener=lambda: DeafStore(open_kazoo(world.zk, 1000)))
     before = world.stable("g", 1)
 
-    joiner = world.consumer("g", "c2", {"t": 1}, log=log)
+    joiner = world.consumer("g", "c2", {"t": 1})
 
     world.stable("g", 2, above=before.generation)
     eventually(lambda: (deaf.held, joiner.held) == (parts("t", 0, 1), parts("t", 2, 3)), 5, "each has its half")

@@ -26,90 +26,85 @@ PATHS = GroupPaths("g")
 ALL = parts("t", 0, 1, 2, 3)
 
 
-def all_came(*consumers: PollingConsumer, partitions: int = 4) -> Callable[[MemoryLog], None]:
-    """Waits until `consumers` have committed everything in a log."""
-
-    def wait(log: MemoryLog) -> None:
-        wanted = partitions * log.end
-        eventually(
-            lambda: len({item for consumer in consumers for item in consumer.records}) == wanted,
-            15,
-            f"{wanted} records are delivered",
-        )
-
-    return wait
+@pytest.fixture
+def log() -> MemoryLog:
+    return MemoryLog(end=100)
 
 
-def test_consumer_rejoins_after_a_session_expiration_and_continues_at_its_offset(world: World) -> None:
-    world.coordinator()
-    world.topic("t", 4)
-    log = MemoryLog(end=120)
-    consumer = world.consumer("g", "c1", {"t": 1}, log=log, session_timeout_ms=10_000)
-    before = world.stable("g", 1)
-    all_came(consumer)(log)
+@pytest.fixture
+def through(zookeeper_proxy: Proxy, zk: str) -> str:
+    """The connect string that leads through the proxy. Ask for it before `served`, so that it outlives that."""
+    return f"{zookeeper_proxy.hosts}/{zk.split('/')[1]}"
+
+
+def all_came(log: MemoryLog, *consumers: PollingConsumer, partitions: int = 4) -> None:
+    """Once `consumers` have committed everything in the log."""
+    wanted = partitions * log.end
+
+    def look() -> bool:
+        return len({item for consumer in consumers for item in consumer.records}) == wanted
+
+    eventually(look, 15, f"{wanted} records are delivered")
+
+
+def test_consumer_rejoins_after_a_session_expiration_and_continues_at_its_offset(served: World, log: MemoryLog) -> None:
+    consumer = served.consumer("g", "c1", {"t": 1}, log=log, session_timeout_ms=10_000)
+    before = served.stable("g", 1)
+    all_came(log, consumer)
 
     expire(consumer.consumer.member.store)  # type: ignore[arg-type]
 
-    world.stable("g", 1, above=before.generation)
+    served.stable("g", 1, above=before.generation)
     assert ("lost", ALL) in consumer.events
     log.end = 250
-    all_came(consumer)(log)
-    world.delivered_once("t", 4, 250)
+    all_came(log, consumer)
+    served.delivered_once("t", 4, 250)
     assert consumer.consumer.member.registrations == 2
 
 
-def test_dead_consumer_is_replaced_without_lost_or_repeated_records(world: World) -> None:
-    world.coordinator()
-    world.topic("t", 4)
-    log = MemoryLog(end=100)
-    dies = world.consumer("g", "c1", {"t": 1}, log=log)
-    stays = world.consumer("g", "c2", {"t": 1}, log=log)
-    before = world.stable("g", 2)
+def test_dead_consumer_is_replaced_without_lost_or_repeated_records(served: World, log: MemoryLog) -> None:
+    dies = served.consumer("g", "c1", {"t": 1}, log=log)
+    stays = served.consumer("g", "c2", {"t": 1}, log=log)
+    before = served.stable("g", 2)
     log.end = 200
 
     dies.vanish()
 
-    world.stable("g", 1, above=before.generation)
-    all_came(dies, stays)(log)
-    world.delivered_once("t", 4, 200)
+    served.stable("g", 1, above=before.generation)
+    all_came(log, dies, stays)
+    served.delivered_once("t", 4, 200)
     eventually(lambda: stays.held == ALL, 5, "it holds the partitions of its channel")
 
 
-def test_newest_process_of_a_name_fences_the_first_which_does_not_rejoin(world: World) -> None:
-    world.coordinator()
-    world.topic("t", 4)
-    log = MemoryLog(end=100)
-    first = world.consumer("g", "c1", {"t": 1}, log=log)
-    before = world.stable("g", 1)
+def test_newest_process_of_a_name_fences_the_first_which_does_not_rejoin(served: World, log: MemoryLog) -> None:
+    first = served.consumer("g", "c1", {"t": 1}, log=log)
+    before = served.stable("g", 1)
 
-    second = world.consumer("g", "c1", {"t": 1}, log=log)
+    second = served.consumer("g", "c1", {"t": 1}, log=log)
 
     eventually(lambda: isinstance(first.error, FencedInstanceId), 10, "the first consumer is fenced")
-    world.stable("g", 1, above=before.generation)
+    served.stable("g", 1, above=before.generation)
     log.end = 200
-    all_came(first, second)(log)
-    world.delivered_once("t", 4, 200)
+    all_came(log, first, second)
+    served.delivered_once("t", 4, 200)
     assert ("lost", ALL) in first.events
     with pytest.raises(FencedInstanceId):
         first.consumer.poll(0)
     assert (second.held, first.held) == (ALL, frozenset())
-    assert world.channel("g", "c1").incarnation == world.state("g").target["c1"].incarnation
+    assert served.channel("g", "c1").incarnation == served.state("g").target["c1"].incarnation
 
 
-def test_application_that_stops_polling_leaves_and_rejoins_when_it_polls(world: World) -> None:
-    world.coordinator()
-    world.topic("t", 4)
-    log = MemoryLog(end=100)
-    stuck = world.consumer("g", "c1", {"t": 1}, log=log, session_timeout_ms=4000, max_poll_interval_ms=1000)
-    other = world.consumer("g", "c2", {"t": 1}, log=log)
-    before = world.stable("g", 2)
+def test_application_that_stops_polling_leaves_and_rejoins_when_it_polls(served: World, log: MemoryLog) -> None:
+    stuck = served.consumer("g", "c1", {"t": 1}, log=log, session_timeout_ms=4000, max_poll_interval_ms=1000)
+    other = served.consumer("g", "c2", {"t": 1}, log=log)
+    before = served.stable("g", 2)
     store = stuck.consumer.member.store
     assert store is not None
 
     stuck.hang()
 
-    after = world.stable("g", 1, above=before.generation)
-    channel = world.channel("g", "c1")
+    after = served.stable("g", 1, above=before.generation)
+    channel = served.channel("g", "c1")
     assert (channel.ended, channel.error) == (
         "left by itself: poll was not called for 1000 ms (raise max_poll_interval_ms, or lower max_poll_records)",
         UNKNOWN_MEMBER_ID,
@@ -118,52 +113,44 @@ def test_application_that_stops_polling_leaves_and_rejoins_when_it_polls(world: 
     assert after.marks == (), "it has ended its fetchers itself: no lease is waited for"
     eventually(lambda: other.held == ALL, 5, "the other has everything")
     stuck.is_stuck.clear()
-    world.stable("g", 2, above=after.generation)
+    served.stable("g", 2, above=after.generation)
     log.end = 200
-    all_came(stuck, other)(log)
-    world.delivered_once("t", 4, 200)
+    all_came(log, stuck, other)
+    served.delivered_once("t", 4, 200)
 
 
 def test_hanging_consumer_is_evicted_and_only_its_partitions_wait_for_its_lease(
-    zookeeper_proxy: Proxy, world: World
+    through: str, zookeeper_proxy: Proxy, served: World, log: MemoryLog
 ) -> None:
-    world.coordinator()
-    world.topic("t", 4)
-    log = MemoryLog(end=100)
-    through = f"{zookeeper_proxy.hosts}/{world.zk.split('/')[1]}"
     options = {"session_timeout_ms": 9000, "max_poll_interval_ms": 1000}
-    hangs = world.consumer("g", "c1", {"t": 1}, zk=through, log=log, **options)
-    other = world.consumer("g", "c2", {"t": 1}, log=log)
-    before = world.stable("g", 2)
+    hangs = served.consumer("g", "c1", {"t": 1}, zk=through, log=log, **options)
+    other = served.consumer("g", "c2", {"t": 1}, log=log)
+    before = served.stable("g", 2)
     zookeeper_proxy.hold()
     cut_off_at = ThreadRuntime().monotonic()
-    joiner = world.consumer("g", "c3", {"t": 1}, log=log)
+    joiner = served.consumer("g", "c3", {"t": 1}, log=log)
 
-    within(lambda: world.state("g").marks, 5, "the one that hangs is evicted, and not only when its session ends")
-    (mark,) = world.state("g").marks
+    within(lambda: served.state("g").marks, 5, "the one that hangs is evicted, and not only when its session ends")
+    (mark,) = served.state("g").marks
     assert (mark.consumer, mark.partitions) == ("c1", parts("t", 0, 1))
     within(lambda: len(other.held | joiner.held) >= 2, 2, "the other partitions continue meanwhile")
     assert not (other.held | joiner.held) & parts("t", 0, 1)
-    world.stable("g", 2, above=before.generation)
+    served.stable("g", 2, above=before.generation)
     assert ThreadRuntime().monotonic() - cut_off_at >= 5.99, "not before its lease had lapsed"
     log.end = 200
     zookeeper_proxy.resume()
 
-    world.stable("g", 3, above=world.state("g").generation - 1)
-    all_came(hangs, other, joiner)(log)
-    world.delivered_once("t", 4, 200)
+    served.stable("g", 3, above=served.state("g").generation - 1)
+    all_came(log, hangs, other, joiner)
+    served.delivered_once("t", 4, 200)
 
 
 def test_briefly_disconnected_consumer_pauses_and_resumes_without_a_rebalance(
-    zookeeper_proxy: Proxy, world: World
+    through: str, zookeeper_proxy: Proxy, served: World, log: MemoryLog
 ) -> None:
-    world.coordinator()
-    world.topic("t", 4)
-    log = MemoryLog(end=100)
-    through = f"{zookeeper_proxy.hosts}/{world.zk.split('/')[1]}"
-    consumer = world.consumer("g", "c1", {"t": 1}, zk=through, log=log, session_timeout_ms=3000)
-    before = world.stable("g", 1)
-    all_came(consumer)(log)
+    consumer = served.consumer("g", "c1", {"t": 1}, zk=through, log=log, session_timeout_ms=3000)
+    before = served.stable("g", 1)
+    all_came(log, consumer)
     member = consumer.consumer.member
 
     zookeeper_proxy.hold()
@@ -172,23 +159,21 @@ def test_briefly_disconnected_consumer_pauses_and_resumes_without_a_rebalance(
     assert len(consumer.records) == 400
     zookeeper_proxy.resume()
 
-    all_came(consumer)(log)
-    assert (world.state("g").generation, member.registrations) == (before.generation, 1)
-    world.delivered_once("t", 4, 200)
+    all_came(log, consumer)
+    assert (served.state("g").generation, member.registrations) == (before.generation, 1)
+    served.delivered_once("t", 4, 200)
 
 
-def test_a_stuck_consumer_does_not_delay_the_partitions_of_others(world: World, stage: ManualStage) -> None:
-    world.coordinator()
-    world.topic("t", 4)
+def test_a_stuck_consumer_does_not_delay_the_partitions_of_others(served: World, stage: ManualStage) -> None:
     stuck = stage.puppet("g", "c1", {"t": 1})
-    other = world.consumer("g", "c2", {"t": 1})
+    other = served.consumer("g", "c2", {"t": 1})
     stuck.obey_until(parts("t", 0, 1))
-    world.stable("g", 2)
+    served.stable("g", 2)
 
-    joiner = world.consumer("g", "c3", {"t": 1})
+    joiner = served.consumer("g", "c3", {"t": 1})
 
     eventually(lambda: (other.held, joiner.held) == (parts("t", 2), parts("t", 3)), 15, "they run what is free")
-    assert (stuck.options(), world.state("g").state) == (["stop-fetcher"], PREPARING)
+    assert (stuck.options(), served.state("g").state) == (["stop-fetcher"], PREPARING)
 
 
 def test_churn_of_thirty_joins_and_leaves_converges_and_loses_nothing(world: World) -> None:
@@ -210,7 +195,7 @@ def test_churn_of_thirty_joins_and_leaves_converges_and_loses_nothing(world: Wor
     state = world.stable("g", len(members), timeout_s=30)
 
     assert {part for target in state.target.values() for part in target.partitions} == parts("t", *range(8))
-    all_came(*everybody, partitions=8)(log)
+    all_came(log, *everybody, partitions=8)
     world.delivered_once("t", 8, log.end)
 
 
@@ -229,23 +214,20 @@ def test_churn_does_not_postpone_an_eviction(world: World, stage: ManualStage) -
     assert ThreadRuntime().monotonic() - since > 1.4
 
 
-def test_leaving_member_writes_its_offsets_and_its_share_moves_at_once(world: World) -> None:
-    world.coordinator()
-    world.topic("t", 4)
-    log = MemoryLog(end=100)
-    leaver = world.consumer("g", "c1", {"t": 1}, log=log, session_timeout_ms=20_000)
-    stays = world.consumer("g", "c2", {"t": 1}, log=log)
-    before = world.stable("g", 2)
-    all_came(leaver, stays)(log)
+def test_leaving_member_writes_its_offsets_and_its_share_moves_at_once(served: World, log: MemoryLog) -> None:
+    leaver = served.consumer("g", "c1", {"t": 1}, log=log, session_timeout_ms=20_000)
+    stays = served.consumer("g", "c2", {"t": 1}, log=log)
+    before = served.stable("g", 2)
+    all_came(log, leaver, stays)
 
     leaver.close()
 
-    world.stable("g", 1, above=before.generation, timeout_s=5, wait=within)  # its lease would last 13 s
+    served.stable("g", 1, above=before.generation, timeout_s=5, wait=within)  # its lease would last 13 s
     eventually(lambda: stays.held == ALL, 5, "the rest has its share")
-    channel = world.channel("g", "c1")
+    channel = served.channel("g", "c1")
     assert (channel.ended, dict(channel.running)) == ("left", {})
     assert stays.consumer.position(TopicPartition("t", 0)) == 100
-    world.delivered_once("t", 4, 100)
+    served.delivered_once("t", 4, 100)
 
 
 class _Sleeps(MemoryLog):
@@ -260,9 +242,7 @@ class _Sleeps(MemoryLog):
         return super().fetch(*args)
 
 
-def test_records_fetched_after_the_lease_expired_during_a_sleep_are_not_returned(
-    world: World,
-) -> None:
+def test_records_fetched_after_the_lease_expired_during_a_sleep_are_not_returned(world: World) -> None:
     """By then another consumer has its partitions and reads the same records."""
     world.coordinator()
     world.topic("t", 1)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
 from itertools import pairwise
 from typing import Any
 
@@ -33,17 +33,16 @@ class Log:
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str, bytes]] = []
-        self.lock = threading.Lock()
-
+        self._lock = threading.Lock()
         self._times: list[float] = []
 
     def add(self, member: str, what: str, state: bytes = b"") -> None:
-        with self.lock:
+        with self._lock:
             self.lines.append((member, what, state))
             self._times.append(ThreadRuntime().monotonic())
 
     def times(self, member: str, what: str) -> list[float]:
-        with self.lock:
+        with self._lock:
             return [at for at, line in zip(self._times, self.lines, strict=True) if line[:2] == (member, what)]
 
 
@@ -74,15 +73,16 @@ class Worker:
                 if self.is_stuck.is_set():
                     self._stop.wait(0.01)
                     continue
-                with _noting(self.failures):
+                try:
                     self.member.poll(20)
+                except AssignmentFailed as failure:
+                    self.failures.append(failure)
                 self._work()
         except BaseException as error:  # noqa: BLE001  a test looks at it
             self.error = error
 
     def _work(self) -> None:
-        given = self.member.assignment
-        for job in json.loads(given.state) if given is not None and given.state else ():
+        for job in self.jobs:
             if self.member.may_run:
                 began = ThreadRuntime().monotonic()
                 self._stop.wait(0.001)
@@ -103,31 +103,41 @@ class Worker:
         self.is_stuck.set()
 
 
-class _noting:
-    def __init__(self, failures: list[AssignmentFailed]) -> None:
-        self._failures = failures
+class Work:
+    """Starts the workers of one group, beside its coordinator."""
 
-    def __enter__(self) -> None: ...
+    def __init__(self, world: World) -> None:
+        self.coordinator = world.coordinator()
+        self._world = world
+        self._log = Log()
+        self._made: list[Worker] = []
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
-        if isinstance(error, AssignmentFailed):
-            self._failures.append(error)
-        return isinstance(error, AssignmentFailed)
+    def __call__(self, name: str, **options: Any) -> Worker:
+        self._made.append(Worker(self._world, name, self._log, **options))
+        return self._made[-1]
+
+    def alone(self, **options: Any) -> Worker:
+        """w1, which has all jobs."""
+        one = self("w1", **options)
+        eventually(lambda: divided(one), 10, "w1 has all jobs")
+        return one
+
+    def pair(self, **options: Any) -> tuple[Worker, Worker]:
+        """w1, and w2 with these options, which both have jobs."""
+        one, two = self("w1"), self("w2", **options)
+        eventually(lambda: divided(one, two) and one.jobs and two.jobs, 10, "both have jobs")
+        return one, two
+
+    def close(self) -> None:
+        for each in self._made:
+            with suppress(Exception):
+                each.close()
 
 
 @pytest.fixture
-def work(world: World) -> Iterator[Callable[..., Worker]]:
-    made: list[Worker] = []
-    log = Log()
-
-    def start(name: str, **options: Any) -> Worker:
-        made.append(Worker(world, name, log, **options))
-        return made[-1]
-
-    yield start
-    for each in made:
-        with suppress(Exception):
-            each.close()
+def work(world: World) -> Iterator[Work]:
+    with closing(Work(world)) as work:
+        yield work
 
 
 def divided(*workers: Worker) -> bool:
@@ -145,12 +155,8 @@ def nowhere_twice(*workers: Worker) -> None:
             assert one == other or ended <= began, f"{job} ran with {one} and {other} at once"
 
 
-def test_jobs_are_divided_and_revoked_from_every_member_before_any_is_assigned(
-    world: World, work: Callable[..., Worker]
-) -> None:
-    world.coordinator()
-    one = work("w1")
-    eventually(lambda: divided(one), 10, "w1 has all jobs")
+def test_jobs_are_divided_and_revoked_from_every_member_before_any_is_assigned(world: World, work: Work) -> None:
+    one = work.alone()
     log = one.log
 
     two = work("w2")
@@ -165,12 +171,8 @@ def test_jobs_are_divided_and_revoked_from_every_member_before_any_is_assigned(
     assert world.stable("jobs", 2).strategy == "even"
 
 
-def test_jobs_of_a_lost_member_start_elsewhere_after_its_lease_expired(
-    world: World, work: Callable[..., Worker]
-) -> None:
-    world.coordinator()
-    one, two = work("w1"), work("w2")
-    eventually(lambda: divided(one, two) and one.jobs and two.jobs, 10, "both have jobs")
+def test_jobs_of_a_lost_member_start_elsewhere_after_its_lease_expired(work: Work) -> None:
+    one, two = work.pair()
     store = one.member._member.store
     assert store is not None
 
@@ -182,13 +184,9 @@ def test_jobs_of_a_lost_member_start_elsewhere_after_its_lease_expired(
     nowhere_twice(one, two)
 
 
-def test_jobs_of_a_member_that_stops_polling_start_elsewhere_after_its_lease(
-    world: World, work: Callable[..., Worker]
-) -> None:
+def test_jobs_of_a_member_that_stops_polling_start_elsewhere_after_its_lease(work: Work) -> None:
     """It leaves by itself, and revokes nothing: a piece of work may be under way in any of its threads."""
-    world.coordinator()
-    one, two = work("w1"), work("w2", max_poll_interval_ms=1000)
-    eventually(lambda: divided(one, two) and one.jobs and two.jobs, 10, "both have jobs")
+    one, two = work.pair(max_poll_interval_ms=1000)
     before = one.log.times("w1", "assigned")
 
     two.vanish()
@@ -203,10 +201,8 @@ def test_jobs_of_a_member_that_stops_polling_start_elsewhere_after_its_lease(
     nowhere_twice(one, two)
 
 
-def test_member_closed_after_it_has_left_reports_its_jobs_as_lost(world: World, work: Callable[..., Worker]) -> None:
-    world.coordinator()
-    one = work("w1", max_poll_interval_ms=1000)
-    eventually(lambda: divided(one), 10, "w1 has all jobs")
+def test_member_closed_after_it_has_left_reports_its_jobs_as_lost(work: Work) -> None:
+    one = work.alone(max_poll_interval_ms=1000)
     one.vanish()
     eventually(lambda: not one.member.may_run, 10, "w1 has left by itself")
 
@@ -215,10 +211,8 @@ def test_member_closed_after_it_has_left_reports_its_jobs_as_lost(world: World, 
     assert one.log.times("w1", "lost") and one.member.assignment is None
 
 
-def test_enforced_rebalance_assigns_again_without_a_change(world: World, work: Callable[..., Worker]) -> None:
-    world.coordinator()
-    one = work("w1")
-    eventually(lambda: divided(one), 10, "w1 has all jobs")
+def test_enforced_rebalance_assigns_again_without_a_change(world: World, work: Work) -> None:
+    one = work.alone()
     before = world.stable("jobs", 1)
 
     one.member.enforce_rebalance()
@@ -233,12 +227,8 @@ def test_an_option_that_a_group_member_cannot_serve_is_refused_in_words() -> Non
         GroupMember("localhost:1", "jobs", "named-jobs", {"even": b""}, divide, metrics_port=9100)
 
 
-def test_process_that_takes_over_a_name_starts_after_the_older_lease_expired(
-    world: World, work: Callable[..., Worker]
-) -> None:
-    world.coordinator()
-    one, two = work("w1"), work("w2")
-    eventually(lambda: divided(one, two) and one.jobs and two.jobs, 10, "both have jobs")
+def test_process_that_takes_over_a_name_starts_after_the_older_lease_expired(work: Work) -> None:
+    one, two = work.pair()
 
     again = work("w1")
 
@@ -247,8 +237,7 @@ def test_process_that_takes_over_a_name_starts_after_the_older_lease_expired(
     assert one.jobs == ()
 
 
-def test_a_leader_that_raises_leaves_the_group_as_it_was(world: World, work: Callable[..., Worker]) -> None:
-    world.coordinator()
+def test_a_leader_that_raises_leaves_the_group_as_it_was(world: World, work: Work) -> None:
     failing = ThreadRuntime().event()
 
     def assign(protocol: str, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
@@ -256,8 +245,7 @@ def test_a_leader_that_raises_leaves_the_group_as_it_was(world: World, work: Cal
             raise ValueError("cannot divide")
         return divide(protocol, members)
 
-    one = work("w1", assign=assign)
-    eventually(lambda: divided(one), 10, "w1 has all jobs")
+    one = work.alone(assign=assign)
     failing.set()
 
     two = work("w2", assign=assign)
@@ -269,27 +257,23 @@ def test_a_leader_that_raises_leaves_the_group_as_it_was(world: World, work: Cal
     eventually(lambda: divided(one, two) and two.jobs, 10, "both have jobs")
 
 
-def test_metadata_that_changes_in_place_is_a_rejoin(world: World, work: Callable[..., Worker]) -> None:
-    world.coordinator()
+def test_metadata_that_changes_in_place_is_a_rejoin(work: Work) -> None:
     seen: list[Mapping[str, bytes]] = []
 
     def assign(protocol: str, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
         seen.append(dict(members))
         return divide(protocol, members)
 
-    one = work("w1", assign=assign)
-    eventually(lambda: divided(one), 10, "w1 has all jobs")
+    one = work.alone(assign=assign)
 
     one.member.update({"even": b"more memory"})
 
     eventually(lambda: seen[-1] == {"w1": b"more memory"} and divided(one), 10, "the leader has the new metadata")
 
 
-def test_a_consumer_cannot_join_a_group_of_another_protocol_type(world: World, work: Callable[..., Worker]) -> None:
-    world.coordinator()
+def test_a_consumer_cannot_join_a_group_of_another_protocol_type(world: World, work: Work) -> None:
     world.topic("t", 1)
-    one = work("w1")
-    eventually(lambda: divided(one), 10, "w1 has all jobs")
+    work.alone()
 
     other = world.consumer("jobs", "c1", {"t": 1}, assignment="client,coordinator")
 
@@ -301,14 +285,12 @@ def test_protocol_type_consumer_is_refused_in_words() -> None:
         GroupMember("localhost:1", "g", "consumer", {"range": b""}, divide)
 
 
-def test_next_coordinator_continues_the_groups_generation(world: World, work: Callable[..., Worker]) -> None:
-    first = world.coordinator("a")
-    one, two = work("w1"), work("w2")
-    eventually(lambda: divided(one, two) and one.jobs and two.jobs, 10, "both have jobs")
+def test_next_coordinator_continues_the_groups_generation(world: World, work: Work) -> None:
+    one, _ = work.pair()
     generation = world.stable("jobs", 2).generation
     lines = len(one.log.lines)
 
-    world.stop_coordinator(first)
+    world.stop_coordinator(work.coordinator)
     world.elected(world.coordinator("b"), above=1)
 
     assert world.stable("jobs", 2).generation == generation
@@ -316,11 +298,5 @@ def test_next_coordinator_continues_the_groups_generation(world: World, work: Ca
     assert world.names(GroupPaths("jobs").owners) == []
 
 
-def test_given_has_the_members_assignment(world: World, work: Callable[..., Worker]) -> None:
-    world.coordinator()
-    one = work("w1")
-
-    eventually(lambda: divided(one), 10, "w1 has all jobs")
-
-    given = one.member.assignment
-    assert given == Given("even", json.dumps(JOBS).encode(), 1)
+def test_given_has_the_members_assignment(work: Work) -> None:
+    assert work.alone().member.assignment == Given("even", json.dumps(JOBS).encode(), 1)

@@ -5,24 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from coordinator.zk.errors import Refused
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.store import Create, Delete, SetData
+from coordinator.zk.store import Create, Delete, Operation, SetData
 from coordinator.zk.znodes.json_fields import MAX_COUNT
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import START_FETCHER, STOP_FETCHER
-from tests.support.hand import ManualStage
+from tests.support.hand import Hand, ManualStage, Puppet
 from tests.support.liar import Liar
 from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
-from tests.support.world import World, parts
+from tests.support.world import PollingConsumer, World, parts
 
 PATHS = GroupPaths("g")
+ALL = parts("t", 0, 1, 2, 3)
 MakeLiar = Callable[..., Liar]
 
 
@@ -43,103 +44,127 @@ def said(numbers: range, offset: int) -> dict[TopicPartition, int | None]:
     return {TopicPartition("t", number): offset for number in numbers}
 
 
+def honest(world: World, **options: Any) -> PollingConsumer:
+    return world.consumer("g", "good", {"t": 1}, log=MemoryLog(10), **options)
+
+
+def has_all(good: PollingConsumer, timeout_s: float = 5.0) -> None:
+    eventually(lambda: good.held == ALL, timeout_s, "the good member has all")
+
+
+def until_evicted(bad: Liar, acts: Callable[[], object], timeout_s: float) -> None:
+    """Meanwhile this happens all the time."""
+    eventually(lambda: [acts()] and bad.is_evicted, timeout_s, "it is evicted")
+
+
+def for_s(seconds: float, acts: Callable[[], object]) -> None:
+    """So long this happens all the time."""
+    runtime = ThreadRuntime()
+    end = runtime.monotonic() + seconds
+    eventually(lambda: [acts()] and runtime.monotonic() > end, seconds + 20, f"{seconds:g} s are over")
+
+
+def touches(liar: Liar) -> None:
+    """A sign of life: only its commands are late."""
+    with suppress(Refused):
+        liar.says(touched=liar.channel.touched + 1)
+
+
+def asks_for_a_turn(liar: Liar) -> None:
+    liar.store.commit([SetData(PATHS.id(liar.name), liar.registration.to_bytes())])
+
+
 # ---- what it says it runs
 
 
-def honest(stage: ManualStage) -> Any:
-    """A member that runs the four partitions of `t`, at offset 50."""
+class Honest(NamedTuple):
+    """A coordinator and a member that runs the four partitions of `t`, at offset 50."""
+
+    world: World
+    hand: Hand
+    one: Puppet
+
+    def is_ended(self, name: str) -> bool:
+        return self.hand.turn("g") is not None and self.world.channel("g", name).ended is not None
+
+    def goes_on_at_50(self, one: Puppet) -> None:
+        self.hand.settle("g", one)
+        one.read_offsets()
+        assert set(one.fenced.channel.running.values()) == {50}
+
+
+@pytest.fixture
+def beside(world: World, stage: ManualStage) -> Honest:
     hand = stage.hand()
     stage.topic("t", 4)
     one = stage.puppet("g", "c1", {"t": 1})
     hand.settle("g", one)
     for partition in sorted(one.running):
         one.move(partition, 50)
-    return hand, one
+    return Honest(world, hand, one)
 
 
-def test_eviction_of_a_member_moves_no_offset_and_no_owner_of_another(
-    world: World, stage: ManualStage, lying: MakeLiar
-) -> None:
-    hand, one = honest(stage)
-    before = world.owners("g")
+def test_eviction_of_a_member_moves_no_offset_and_no_owner_of_another(beside: Honest, lying: MakeLiar) -> None:
+    before = beside.world.owners("g")
     bad = lying(running=said(range(4), 90), topic_ids={"t": "id-of-t"}, max_poll_interval_ms=300)
 
-    def is_evicted() -> bool:
-        hand.turn("g")
-        one.touch()
-        return bad.is_evicted
+    until_evicted(bad, lambda: (beside.hand.turn("g"), beside.one.touch()), 10)
 
-    eventually(is_evicted, 10, "it is evicted")
-
-    assert world.owners("g") == before
-    assert set(world.offsets("g").values()) == {50}
+    assert beside.world.owners("g") == before
+    assert set(beside.world.offsets("g").values()) == {50}
 
 
-def test_session_end_of_a_member_moves_no_offset_of_what_another_runs(
-    world: World, stage: ManualStage, lying: MakeLiar
-) -> None:
-    hand, one = honest(stage)
+def test_session_end_of_a_member_moves_no_offset_of_what_another_runs(beside: Honest, lying: MakeLiar) -> None:
     bad = lying(running=said(range(4), 90), topic_ids={"t": "id-of-t"})
-    hand.turn("g")  # what one is to stop, it runs still
+    beside.hand.turn("g")  # what one is to stop, it runs still
 
     bad.close()
-    eventually(lambda: hand.turn("g") and world.channel("g", "bad").ended, 40, "it is ended")
 
-    hand.settle("g", one)
-    one.read_offsets()
-    assert set(one.fenced.channel.running.values()) == {50}
+    eventually(lambda: beside.is_ended("bad"), 40, "it is ended")
+    beside.goes_on_at_50(beside.one)
 
 
 def test_process_that_takes_a_name_over_writes_no_offset_of_what_another_owns(
-    world: World, stage: ManualStage, lying: MakeLiar
+    beside: Honest, stage: ManualStage, lying: MakeLiar
 ) -> None:
-    honest(stage)
-    before = world.owners("g")
+    before = beside.world.owners("g")
     lying(running=said(range(4), 90), topic_ids={"t": "id-of-t"})
 
     stage.puppet("g", "bad", {"t": 1})
 
-    assert world.owners("g") == before
-    assert set(world.offsets("g").values()) == {50}
+    assert beside.world.owners("g") == before
+    assert set(beside.world.offsets("g").values()) == {50}
 
 
 def test_progress_of_a_member_whose_partition_moves_is_kept_when_its_session_ends(
-    world: World, stage: ManualStage
+    beside: Honest, stage: ManualStage
 ) -> None:
     """The target names another member already."""
-    hand, one = honest(stage)
     two = stage.puppet("g", "c2", {"t": 1})
-    hand.turn("g")
-    moving = one.running - world.state("g").target["c1"].partitions
-    assert moving
+    beside.hand.turn("g")
+    assert beside.one.running - beside.world.state("g").target["c1"].partitions
 
-    one.close()
+    beside.one.close()
 
-    eventually(lambda: hand.turn("g") and world.channel("g", "c1").ended, 40, "it is ended")
-    hand.settle("g", two)
-    two.read_offsets()
-    assert set(two.fenced.channel.running.values()) == {50}
-    assert two.running == parts("t", 0, 1, 2, 3)
+    eventually(lambda: beside.is_ended("c1"), 40, "it is ended")
+    beside.goes_on_at_50(two)
+    assert two.running == ALL
 
 
 # ---- what it says of numbers
 
 
 @pytest.mark.parametrize("number", [10**6, MAX_COUNT, MAX_COUNT + 1, 2**63 - 1, 2**63])
-def test_generation_in_a_channel_delays_nobody_and_raises_nothing(world: World, lying: MakeLiar, number: int) -> None:
-    log = MemoryLog(10)
-    world.coordinator()
-    world.topic("t", 4)
-    good = world.consumer("g", "good", {"t": 1}, log=log)
-    world.stable("g", 1)
-    before = world.state("g").generation
+def test_generation_in_a_channel_delays_nobody_and_raises_nothing(served: World, lying: MakeLiar, number: int) -> None:
+    good = honest(served)
+    before = served.stable("g", 1).generation
     bad = lying(topics={"u": 1})
 
     bad.says(generation=number, epoch=number)
-    world.more_partitions("t", 5)
+    served.more_partitions("t", 5)
 
     eventually(lambda: good.held == parts("t", 0, 1, 2, 3, 4), 10, "the good member goes on")
-    assert world.state("g").generation <= before + 4
+    assert served.state("g").generation <= before + 4
 
 
 # ---- what it does with commands
@@ -153,7 +178,7 @@ def runs_what_it_is_told(bad: Liar, *, owns: bool) -> bool:
 DISOBEYS: dict[str, Callable[[Liar], bool]] = {
     "acknowledges without claiming": lambda bad: bad.acknowledges(),
     "removes commands without applying them": lambda bad: bad.acknowledges(is_named=False),
-    "refuses what is free": lambda bad: bad.acknowledges(refused=parts("t", 0, 1, 2, 3)),
+    "refuses what is free": lambda bad: bad.acknowledges(refused=ALL),
     "keeps what it has stopped": lambda bad: runs_what_it_is_told(bad, owns=True),
 }
 
@@ -161,93 +186,72 @@ DISOBEYS: dict[str, Callable[[Liar], bool]] = {
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 @pytest.mark.parametrize("how", DISOBEYS)
 def test_member_that_carries_out_no_command_is_evicted_by_the_clock(
-    world: World, lying: MakeLiar, how: str, strategy: str
+    served: World, lying: MakeLiar, how: str, strategy: str
 ) -> None:
-    log = MemoryLog(10)
-    world.coordinator()
-    world.topic("t", 4)
     bad = lying(protocols=(strategy,), max_poll_interval_ms=4000)
     runtime = ThreadRuntime()
 
-    def acts(is_over: Callable[[], object]) -> Callable[[], object]:
-        return lambda: (DISOBEYS[how](bad) and False) or is_over()
+    def disobeys() -> None:
+        DISOBEYS[how](bad)
+
+    def has_begun() -> bool:
+        disobeys()
+        return (
+            len(bad.channel.running) == 4
+            if how == "keeps what it has stopped"
+            else served.created_commands("g", "bad") > 0
+        )
 
     began = runtime.monotonic()
-    if how == "keeps what it has stopped":
-        eventually(acts(lambda: len(bad.channel.running) == 4), 5, "it has all")
-    else:
-        eventually(acts(lambda: world.created_commands("g", "bad")), 5, "it has disobeyed alone")
-    good = world.consumer("g", "good", {"t": 1}, log=log, protocols=(strategy,))
+    eventually(has_begun, 5, "it has disobeyed alone, or has all")
+    good = honest(served, protocols=(strategy,))
 
-    eventually(acts(lambda: bad.is_evicted), 8, "it is evicted")
+    until_evicted(bad, disobeys, 8)
 
     assert (bad.channel.ended or "").startswith("evicted: it carried out no command for 4000 ms")
     assert 3 <= runtime.monotonic() - began <= 8
-    assert world.created_commands("g", "bad") <= 14
-    assert world.state("g").generation <= 6
-    eventually(lambda: good.held == parts("t", 0, 1, 2, 3), 5, "the good member has all")
+    assert served.created_commands("g", "bad") <= 14
+    assert served.state("g").generation <= 6
+    has_all(good)
 
 
-def test_starts_whose_free_partitions_a_member_refuses_are_sent_once_a_second(world: World, lying: MakeLiar) -> None:
+def test_starts_whose_free_partitions_a_member_refuses_are_sent_once_a_second(served: World, lying: MakeLiar) -> None:
     """Another session may have made the owner znodes, and removed them again: it is kept for its poll interval."""
-    world.coordinator()
-    world.topic("t", 4)
     bad = lying()
 
-    runtime = ThreadRuntime()
-    end = runtime.monotonic() + 10
-
-    def refuses() -> bool:
-        bad.acknowledges(refused=parts("t", 0, 1, 2, 3))
-        return runtime.monotonic() > end
-
-    eventually(refuses, 20, "10 s are over")
+    for_s(10, lambda: bad.acknowledges(refused=ALL))
 
     assert not bad.is_evicted
-    assert 8 <= world.created_commands("g", "bad") <= 14
+    assert 8 <= served.created_commands("g", "bad") <= 14
 
 
-def test_member_that_refuses_free_partitions_for_its_poll_interval_is_evicted(world: World, lying: MakeLiar) -> None:
-    world.coordinator()
-    world.topic("t", 4)
+def test_member_that_refuses_free_partitions_for_its_poll_interval_is_evicted(served: World, lying: MakeLiar) -> None:
     bad = lying(max_poll_interval_ms=5000)
-    good = world.consumer("g", "good", {"t": 1}, log=MemoryLog(10))
+    good = honest(served)
 
-    def refuses() -> bool:
-        bad.acknowledges(refused=parts("t", 0, 1, 2, 3))
-        return bad.is_evicted
-
-    eventually(refuses, 8, "it is evicted")
+    until_evicted(bad, lambda: bad.acknowledges(refused=ALL), 8)
 
     assert "evicted: it carried out no command" in (bad.channel.ended or "")
-    eventually(lambda: good.held == parts("t", 0, 1, 2, 3), 8, "the good member has all")
+    has_all(good, 8)
 
 
 @pytest.mark.parametrize("limit_ms", [3000, 15000])
-def test_unacknowledged_start_evicts_within_a_second_of_the_limit(world: World, lying: MakeLiar, limit_ms: int) -> None:
+def test_unacknowledged_start_evicts_within_a_second_of_the_limit(
+    served: World, lying: MakeLiar, limit_ms: int
+) -> None:
     runtime = ThreadRuntime()
-    world.coordinator()
-    world.topic("t", 4)
     bad = lying(max_poll_interval_ms=limit_ms)
     eventually(bad.commands, 5, "a start is sent")
     began = runtime.monotonic()
 
-    def is_evicted() -> bool:
-        if not bad.is_evicted:
-            with suppress(Refused):
-                bad.says(touched=bad.channel.touched + 1)  # only the command is late
-        return bad.is_evicted
-
-    eventually(is_evicted, limit_ms / 1000 + 5, "it is evicted")
+    until_evicted(bad, lambda: None if bad.is_evicted else touches(bad), limit_ms / 1000 + 5)
 
     assert limit_ms / 1000 - 0.2 <= runtime.monotonic() - began <= limit_ms / 1000 + 1
     assert "carried out no command" in (bad.channel.ended or "")
 
 
-def test_acknowledgement_alone_does_not_stop_the_eviction_clock(world: World, lying: MakeLiar) -> None:
+def test_acknowledgement_alone_does_not_stop_the_eviction_clock(served: World, lying: MakeLiar) -> None:
     runtime = ThreadRuntime()
-    world.coordinator()
-    world.topic("t", 4)
     bad = lying(max_poll_interval_ms=3000)
     eventually(lambda: bad.acknowledges(), 5, "it has removed a start")
     began = runtime.monotonic()
@@ -258,60 +262,63 @@ def test_acknowledgement_alone_does_not_stop_the_eviction_clock(world: World, ly
     assert "carried out no command" in (bad.channel.ended or "")
 
 
-def test_generations_for_owners_that_a_member_loses_again_come_every_two_seconds(world: World, lying: MakeLiar) -> None:
-    world.coordinator()
-    world.topic("t", 4)
+def test_generations_for_owners_that_a_member_loses_again_come_every_two_seconds(
+    served: World, lying: MakeLiar
+) -> None:
     bad = lying()
-    runtime = ThreadRuntime()
-    end = runtime.monotonic() + 20
 
-    def removes_its_owners() -> bool:
-        stops = any(command.option == "stop-fetcher" for command in bad.commands().values())
+    def removes_its_owners() -> None:
+        stops = any(command.option == STOP_FETCHER for command in bad.commands().values())
         with suppress(Refused):
             if bad.acknowledges(claims=True, owns=True, **({"running": {}} if stops else {})):
-                bad.store.commit([SetData(PATHS.id("bad"), bad.registration.to_bytes())])
-            owned = [PATHS.owner("t", int(number)) for number in world.names(PATHS.owners_of("t"))]
-            if len(owned) == 4 and world.state("g").state == "Stable":
+                asks_for_a_turn(bad)
+            owned = [PATHS.owner("t", int(number)) for number in served.names(PATHS.owners_of("t"))]
+            if len(owned) == 4 and served.state("g").state == "Stable":
                 bad.store.commit([Delete(path) for path in owned])
-                bad.store.commit([SetData(PATHS.id("bad"), bad.registration.to_bytes())])
-        return runtime.monotonic() > end
+                asks_for_a_turn(bad)
 
-    eventually(removes_its_owners, 30, "20 s are over")
+    for_s(20, removes_its_owners)
 
     assert not bad.is_evicted
-    assert 3 <= world.state("g").generation <= 12
+    assert 3 <= served.state("g").generation <= 12
 
 
 # ---- what it says of its lease
 
 
 def test_member_with_a_longer_lease_than_any_session_is_refused_and_nothing_waits(
-    world: World, lying: MakeLiar
+    served: World, lying: MakeLiar
 ) -> None:
-    world.coordinator()
-    world.topic("t", 4)
     bad = lying(lease_ms=86_400_000)
-    good = world.consumer("g", "good", {"t": 1}, log=MemoryLog(10))
 
-    eventually(lambda: good.held == parts("t", 0, 1, 2, 3), 5, "the good member has all")
+    has_all(honest(served))
 
     assert (bad.channel.ended or "").startswith("refused: its lease_ms of 86400000 is over 40000, ")
     assert bad.channel.error == "InconsistentGroupProtocol"
-    assert world.created_commands("g", "bad") == 0
-    assert world.state("g").marks == ()
+    assert served.created_commands("g", "bad") == 0
+    assert served.state("g").marks == ()
 
 
-def test_lease_that_is_raised_in_place_is_not_waited_for(world: World, lying: MakeLiar) -> None:
-    world.coordinator()
-    world.topic("t", 4)
+def raised(data: bytes) -> list[Operation]:
+    return [SetData(PATHS.id("bad"), data)]
+
+
+def made_again(data: bytes) -> list[Operation]:
+    return [Delete(PATHS.id("bad")), Create(PATHS.id("bad"), data, ephemeral=True)]
+
+
+@pytest.mark.parametrize("longer", [raised, made_again], ids=["raised in place", "registration made again"])
+def test_longer_lease_than_was_registered_is_not_waited_for(
+    served: World, lying: MakeLiar, longer: Callable[[bytes], list[Operation]]
+) -> None:
     bad = lying(lease_ms=700)
     eventually(lambda: bad.acknowledges(claims=True, owns=True), 5, "it runs all")
-    world.stable("g", 1)
-    good = world.consumer("g", "good", {"t": 1}, log=MemoryLog(10))
+    served.stable("g", 1)
+    good = honest(served)
 
-    bad.store.commit([SetData(PATHS.id("bad"), replace(bad.registration, lease_ms=86_400_000).to_bytes())])
+    bad.store.commit(longer(replace(bad.registration, lease_ms=86_400_000).to_bytes()))
 
-    eventually(lambda: good.held == parts("t", 0, 1, 2, 3), 5, "the good member has all")
+    has_all(good, 10)
 
 
 def test_longer_sessions_are_admitted_where_the_nodes_know_of_them(world: World, lying: MakeLiar) -> None:
@@ -345,72 +352,36 @@ def test_member_that_waits_for_a_straggler_is_not_evicted(stage: ManualStage, ly
     stage.topic("t", 2)
     slow = lying("slow", max_poll_interval_ms=60_000)
 
-    def settled() -> bool:
-        hand.turn("g")
-        obeys(slow)
-        return len(slow.channel.running) == 2 and not slow.commands()
+    def until(is_over: Callable[[], object], what: str) -> None:
+        eventually(lambda: [hand.turn("g"), obeys(slow)] and is_over(), 10, what)
 
-    eventually(settled, 10, "slow runs both")
+    until(lambda: len(slow.channel.running) == 2 and not slow.commands(), "slow runs both")
     good = lying("good", max_poll_interval_ms=3000)
-
-    def is_sent() -> bool:
-        hand.turn("g")
-        obeys(slow)
-        return any(command.option == START_FETCHER for command in good.commands().values())
-
-    eventually(is_sent, 10, "a start is sent")
+    until(lambda: any(command.option == START_FETCHER for command in good.commands().values()), "a start is sent")
     if how.startswith("its start"):
         good.store.commit([Delete(PATHS.command("good", name)) for name in good.commands()])
     else:
         good.acknowledges(refused=parts("t", 0))
     lying("a0", max_poll_interval_ms=60_000)  # its join moves partitions that slow does not give up
-    runtime = ThreadRuntime()
-    end = runtime.monotonic() + 12
 
-    def waits() -> bool:
-        hand.turn("g")
-        obeys(good)
-        with suppress(Refused):
-            good.says(touched=good.channel.touched + 1)
-        return good.is_evicted or runtime.monotonic() > end
-
-    eventually(waits, 30, "it has waited for four times its poll interval")
+    for_s(12, lambda: good.is_evicted or (hand.turn("g"), obeys(good), touches(good)))  # four times its poll interval
 
     assert not good.is_evicted, good.channel.ended
 
 
-def test_member_that_drops_what_it_runs_is_sent_it_again_once_a_second(world: World, lying: MakeLiar) -> None:
-    world.coordinator()
-    world.topic("t", 4)
+def test_member_that_drops_what_it_runs_is_sent_it_again_once_a_second(served: World, lying: MakeLiar) -> None:
     bad = lying(max_poll_interval_ms=60_000)
-    runtime = ThreadRuntime()
-    end = runtime.monotonic() + 10
 
-    def drops() -> bool:
+    def drops() -> None:
         with suppress(Refused):
             if not bad.acknowledges(claims=True, owns=True) and len(bad.channel.running) == 4:
                 gone = [Delete(PATHS.owner("t", number)) for number in range(4)]
                 bad.store.commit([SetData(bad.path, replace(bad.channel, running={}).to_bytes()), *gone])
-                bad.store.commit([SetData(PATHS.id("bad"), bad.registration.to_bytes())])  # asks for a turn
-        return runtime.monotonic() > end
+                asks_for_a_turn(bad)
 
-    eventually(drops, 20, "10 s are over")
+    for_s(10, drops)
 
-    assert 8 <= world.created_commands("g", "bad") <= 14
-
-
-def test_registration_made_again_with_a_longer_lease_is_waited_for_no_longer(world: World, lying: MakeLiar) -> None:
-    world.coordinator()
-    world.topic("t", 4)
-    bad = lying(lease_ms=700)
-    eventually(lambda: bad.acknowledges(claims=True, owns=True), 5, "it runs all")
-    world.stable("g", 1)
-    good = world.consumer("g", "good", {"t": 1}, log=MemoryLog(10))
-
-    longer = replace(bad.registration, lease_ms=86_400_000).to_bytes()
-    bad.store.commit([Delete(PATHS.id("bad")), Create(PATHS.id("bad"), longer, ephemeral=True)])
-
-    eventually(lambda: good.held == parts("t", 0, 1, 2, 3), 10, "the good member has all")
+    assert 8 <= served.created_commands("g", "bad") <= 14
 
 
 def test_generation_goes_on_after_many_evictions_and_a_lost_state(
@@ -424,10 +395,10 @@ def test_generation_goes_on_after_many_evictions_and_a_lost_state(
 
     def evicted() -> bool:
         hand.turn("g")
-        for each in bad:
-            if not each.is_evicted:
-                each.acknowledges()
-        return all(each.is_evicted for each in bad)
+        left = [each for each in bad if not each.is_evicted]
+        for each in left:
+            each.acknowledges()
+        return left == []
 
     eventually(evicted, 60, "all are evicted")
     hand.turn("g")
@@ -441,20 +412,13 @@ def test_generation_goes_on_after_many_evictions_and_a_lost_state(
     assert all(len(record.trigger) <= 1000 for record in world.history("g"))
 
 
-def test_eviction_of_a_member_makes_nothing_for_partitions_that_do_not_exist(
-    world: World, stage: ManualStage, lying: MakeLiar
-) -> None:
-    hand, one = honest(stage)
-    odd = {TopicPartition("t", number): 7 for number in range(100_001, 190_001, 2)}
+def test_eviction_of_a_member_makes_nothing_for_partitions_that_do_not_exist(beside: Honest, lying: MakeLiar) -> None:
+    odd = said(range(100_001, 190_001, 2), 7)
     bad = lying(running=odd, topic_ids={"t": "id-of-t"}, max_poll_interval_ms=1000)
 
-    def is_evicted() -> bool:
-        hand.turn("g")
-        one.obey()
-        return bad.is_evicted
-
-    eventually(is_evicted, 10, "it is evicted")
+    until_evicted(bad, lambda: (beside.hand.turn("g"), beside.one.obey()), 10)
 
     assert bad.channel.running == {}
-    assert [mark.partitions for mark in world.state("g").marks if mark.consumer == "bad"] in ([], [frozenset()])
-    assert set(world.names(PATHS.offsets_of("t"))) <= {"0", "1", "2", "3"}
+    marks = [mark.partitions for mark in beside.world.state("g").marks if mark.consumer == "bad"]
+    assert marks in ([], [frozenset()])
+    assert set(beside.world.names(PATHS.offsets_of("t"))) <= {"0", "1", "2", "3"}

@@ -85,8 +85,7 @@ def test_closed_chroot_ends_every_command_with_its_own_exit_code(world: World, b
 @pytest.mark.full("processes, beside the same in virtual time")
 @STARTS_PROCESS
 @pytest.mark.parametrize(
-    ("words", "path"),
-    [(NODE, ""), (NODE, CONSUMERS), (CONSUMER, ""), (CONSUMER, CONSUMERS), (CONSUMER, GROUPS)],
+    ("words", "path"), [(NODE, ""), (NODE, CONSUMERS), (CONSUMER, ""), (CONSUMER, CONSUMERS), (CONSUMER, GROUPS)]
 )
 def test_start_ends_where_an_acl_refuses_to_write(world: World, boss: AclStore, words: list[str], path: str) -> None:
     world.put(f"/chroot{path}")
@@ -169,8 +168,7 @@ def test_node_that_stood_by_outlasts_an_acl_that_refuses(
     world: World, boss: AclStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    first, has_looked = world.coordinator("a"), ThreadRuntime().event()
-    eventually(lambda: first.term is not None, 5, "the first is elected")
+    first, has_looked = world.elected(world.coordinator("a")), ThreadRuntime().event()
     second = world.coordinator("b", wrap=lambda store: Seen(store, has_looked))
     eventually(has_looked.is_set, 5, "the second stands by")
     boss.set_acl(COORDINATOR_EPOCH, READ_ONLY)
@@ -186,8 +184,7 @@ def test_node_that_was_elected_before_keeps_its_session_while_an_acl_refuses(
     world: World, boss: AclStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    node = world.coordinator("a")
-    eventually(lambda: node.term is not None, 5, "it is elected")
+    node = world.elected(world.coordinator("a"))
     boss.set_acl(COORDINATOR_EPOCH, READ_ONLY)
     world.remove(COORDINATOR)
 
@@ -198,119 +195,113 @@ def test_node_that_was_elected_before_keeps_its_session_while_an_acl_refuses(
     eventually(lambda: node.term is not None, 10, "it is elected again")
 
 
-class Refusing:
-    """Opens sessions until it is told to refuse, and again from some time on; counts how often it is asked."""
+WRONG_PASSWORD = AuthenticationFailed("wrong password")
+REFUSALS = [WRONG_PASSWORD, UsageError("the file may be read by others")]
 
-    def __init__(self, runtime: ManualRuntime) -> None:
-        self._runtime = runtime
+
+class Refusing:
+    """Servers that refuse once they have an error, until some time; `outages` opens sessions with them.
+
+    :ivar asked: how often they were.
+    """
+
+    def __init__(self, client: str = "node a", *, had_session: bool = True) -> None:
+        self.runtime = ManualRuntime()
+        self.outages = OutageLog(client, "zk1", self._open, self.runtime)
         self.error: CoordinatorError | None = None
         self.relents_at = math.inf
         self.asked = 0
+        if had_session:
+            self.outages.open().close()
 
-    def open(self) -> Store:
+    def _open(self) -> Store:
         self.asked += 1
-        if self.error is not None and self._runtime.now < self.relents_at:
+        if self.error is not None and self.runtime.now < self.relents_at:
             raise self.error
         return MemoryTreeStore(MemoryTree(), 1, lambda: None, 3.0)
 
+    def refuse(self, error: CoordinatorError = WRONG_PASSWORD) -> float:
+        """From now on; when that is."""
+        self.error, self.asked = error, 0
+        return self.runtime.now
+
+    def refuse_again(self, times: int, raised: type[Exception], pause_s: float) -> None:
+        for _ in range(times):
+            with pytest.raises(raised, match=str(self.error)):
+                self.outages.open()
+            self.runtime.sleep(pause_s)
+
 
 def test_credentials_that_are_refused_after_a_first_session_are_an_outage(caplog: pytest.LogCaptureFixture) -> None:
-    runtime = ManualRuntime()
-    servers = Refusing(runtime)
-    outages = OutageLog("consumer c1", "zk1", servers.open, runtime)
-    outages.open()
-    servers.error = AuthenticationFailed("wrong password")
-    for _ in range(2):
-        with pytest.raises(AuthenticationFailed):
-            outages.open()
-        runtime.sleep(1)
+    servers = Refusing("consumer c1")
+    servers.refuse()
+    servers.refuse_again(2, AuthenticationFailed, 1)
 
     said = [record.getMessage() for record in caplog.records]
     assert said == ["ZooKeeper unavailable: client=consumer c1 servers=zk1 reason=wrong password"]
 
 
 def test_refusal_in_an_outage_that_runs_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    runtime = ManualRuntime()
-    servers = Refusing(runtime)
-    outages = OutageLog("node a", "zk1", servers.open, runtime)
-    outages.open()
-    for error in (ZooKeeperUnreachable("away"), AuthenticationFailed("wrong password")):
-        servers.error = error
-        for _ in range(3):
-            with pytest.raises(type(error)):
-                outages.open()
-            runtime.sleep(10)
+    servers = Refusing()
+    for error in (ZooKeeperUnreachable("away"), WRONG_PASSWORD):
+        servers.refuse(error)
+        servers.refuse_again(3, type(error), 10)
 
     said = [record.getMessage().partition("reason=")[2] for record in caplog.records]
     assert said == ["no server answers", "wrong password"]
 
 
-@pytest.mark.parametrize(
-    "error", [AuthenticationFailed("wrong password"), UsageError("the file may be read by others")]
-)
+@pytest.mark.parametrize("error", REFUSALS)
 def test_servers_that_refuse_are_asked_again_at_a_bounded_rate(error: CoordinatorError) -> None:
-    runtime = ManualRuntime()
-    servers = Refusing(runtime)
-    outages = OutageLog("node a", "zk1", servers.open, runtime)
-    outages.open()
-    servers.error = error
+    servers = Refusing()
+    servers.refuse(error)
 
-    for _ in range(600):  # a minute of a caller that tries every 0.1 s
-        with pytest.raises(AuthenticationFailed, match=str(error)):
-            outages.open()
-        runtime.sleep(0.1)
+    servers.refuse_again(600, AuthenticationFailed, 0.1)  # a minute of a caller that tries every 0.1 s
 
     assert 12 <= servers.asked <= 20
     servers.error = None
-    runtime.sleep(LONGEST_BACKOFF_S)
-    assert outages.open() is not None
+    servers.runtime.sleep(LONGEST_BACKOFF_S)
+    assert servers.outages.open() is not None
 
 
 def test_first_refusal_is_raised_as_it_is() -> None:
-    runtime = ManualRuntime()
-    servers = Refusing(runtime)
-    outages = OutageLog("node a", "zk1", servers.open, runtime)
-    for error in (AuthenticationFailed("wrong password"), UsageError("the file may be read by others")):
-        servers.error = error
+    servers = Refusing(had_session=False)
+    for error in REFUSALS:
+        servers.refuse(error)
         with pytest.raises(type(error)):
-            outages.open()
+            servers.outages.open()
 
 
 def test_node_at_work_that_is_refused_later_asks_at_a_bounded_rate(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    runtime = ManualRuntime()
-    servers = Refusing(runtime)
-    outages = OutageLog("node a", "zk1", servers.open, runtime)
-    outages.open().close()
-    service = CoordinatorService(CoordinatorConfig("zk1", "a"), outages.open, runtime)
-    servers.error, servers.asked, began = AuthenticationFailed("wrong password"), 0, runtime.now
+    servers = Refusing()
+    service = CoordinatorService(CoordinatorConfig("zk1", "a"), servers.outages.open, servers.runtime)
+    began = servers.refuse()
     servers.relents_at = began + 60
 
     assert service._handle_new_session() is not None
-    assert began + 60 <= runtime.now <= began + 66
+    assert began + 60 <= servers.runtime.now <= began + 66
     assert servers.asked <= 20
     assert [record.getMessage().partition(":")[0] for record in caplog.records].count("ZooKeeper unavailable") == 1
 
 
 def test_query_at_work_waits_for_its_credentials_and_a_new_one_does_not() -> None:
-    runtime = ManualRuntime()
-    servers = Refusing(runtime)
-    outages = OutageLog("query q", "zk1", servers.open, runtime)
+    servers = Refusing("query q", had_session=False)
     config = SourceConfig("zk1", "g", zk_wait_ms=60_000)
-    servers.error = AuthenticationFailed("wrong password")
+    servers.refuse()
     with pytest.raises(AuthenticationFailed):
-        Planner(config, outages.open, runtime)._patiently(lambda store: None)
+        Planner(config, servers.outages.open, servers.runtime)._patiently(lambda store: None)
     assert servers.asked == 1
 
     servers.error = None
-    planner = Planner(config, outages.open, runtime)
+    planner = Planner(config, servers.outages.open, servers.runtime)
     planner._patiently(lambda store: store.close())
-    servers.error, servers.asked, began = AuthenticationFailed("wrong password"), 0, runtime.now
+    began = servers.refuse()
     planner.close()
     with pytest.raises(AuthenticationFailed):
         planner._patiently(lambda store: None)
 
-    assert 60 <= runtime.now - began < 61
+    assert 60 <= servers.runtime.now - began < 61
     assert servers.asked <= 20
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
 import pytest
@@ -26,7 +26,7 @@ from coordinator.zk.znodes.paths import COORDINATOR, Brokers, GroupPaths
 from coordinator.zk.znodes.records import OffsetRecord, Topic
 from tests.support.hand import Hand, ManualStage, Puppet, a_stage
 from tests.support.made_group import MadeGroup
-from tests.support.points import Point, at_every_point, in_virtual_time, nothing, reply_to_a_commit_is_lost
+from tests.support.points import Point, at_every_point, in_virtual_time, nothing, outcome, reply_to_a_commit_is_lost
 from tests.support.world import World, a_world
 
 PATHS = GroupPaths("g")
@@ -133,19 +133,13 @@ def test_command_happens_wholly_before_or_after_a_change_or_says_so(
     command: Command, change: Callable[[Scene], None]
 ) -> None:
     def play(zk: str, point: Point) -> None:
-        with a_world(zk) as world, a_stage(zk) as stage:
+        with a_world(zk) as world, a_stage(zk) as stage, closing(open_kazoo(zk, 30_000)) as session:
             topic = create_topic(world.store, Brokers(), "t", 2)
             stage.topics["t"] = topic
             MadeGroup(world.store).offsets_at(topic, {number: offset for (_, number), offset in BEFORE.items()})
-            session = open_kazoo(zk, 30_000)
             scene = Scene(world, stage, point, topic)
-            failed: CoordinatorError | None = None
-            try:
-                with point.sequence(lambda: change(scene)):
-                    command(scene, point.wrap(session))
-            except CoordinatorError as error:
-                failed = error
-            session.close()
+            with point.sequence(lambda: change(scene)):
+                failed = outcome(lambda: command(scene, point.wrap(session)))
             if change is another_deletes_the_group:
                 assert not scene.exists, "no group is made of what was read of another one"
                 return
@@ -207,15 +201,13 @@ def another_resumes(scene: Scene) -> None:
 @pytest.mark.parametrize("change", [another_pauses, another_resumes, reply_to_a_commit_is_lost])
 def test_pauses_of_two_operators_both_count(command: Command, change: Callable[[Scene], None]) -> None:
     def play(zk: str, point: Point) -> None:
-        with a_world(zk) as world, a_stage(zk) as stage:
+        with a_world(zk) as world, a_stage(zk) as stage, closing(open_kazoo(zk, 30_000)) as session:
             for name in "ghi":
                 MadeGroup(world.store, name)
             pause(world.store, "h", "eve", 0, None)
-            session = open_kazoo(zk, 30_000)
             scene = Scene(world, stage, point, Topic("t", "id", (0,)))
             with point.sequence(lambda: change(scene)):
                 command(scene, point.wrap(session))
-            session.close()
             paused = set(read_paused(world.store).groups)
             wanted = {"h"} | ({"g"} if command is pauses else set()) | ({"i"} if change is another_pauses else set())
             assert paused == wanted - ({"h"} if resumes is command or change is another_resumes else set())
@@ -225,14 +217,12 @@ def test_pauses_of_two_operators_both_count(command: Command, change: Callable[[
 
 def test_request_of_a_turn_beside_another_ones_is_kept_until_a_turn() -> None:
     def play(zk: str, point: Point) -> None:
-        with a_world(zk) as world:
+        with a_world(zk) as world, closing(open_kazoo(zk, 30_000)) as session:
             MadeGroup(world.store, state=None)
             world.store.commit([Create(PATHS.state, GroupState().to_bytes()), Create(COORDINATOR, b"{}")])
-            session = open_kazoo(zk, 30_000)
             others: list[tuple[bool, str]] = []
             with point.sequence(lambda: others.append(request_turn(world.store, "g", "bob", 0, None))):
                 is_new, by = request_turn(point.wrap(session), "g", "ann", 0, None)
-            session.close()
             assert sorted([is_new, others[0][0]]) == [False, True]
             assert {by, others[0][1]} in ({"ann"}, {"bob"})
             assert world.data(PATHS.request) is not None

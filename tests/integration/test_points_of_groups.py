@@ -14,7 +14,6 @@ import pytest
 from coordinator.admin.control import lift, pause, remove_members
 from coordinator.admin.delete_group import delete_group
 from coordinator.admin.regions import remove_group
-from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, Delete, SetData, Store
@@ -27,7 +26,7 @@ from coordinator.zk.znodes.regions import COMPLETED, Checkpoint, CheckpointEnd, 
 from tests.support.hand import Hand, ManualStage, Puppet, a_stage
 from tests.support.made_group import MadeGroup
 from tests.support.memlog import MemoryLog
-from tests.support.points import Point, at_every_point, in_virtual_time, nothing, reply_to_a_commit_is_lost
+from tests.support.points import Point, at_every_point, in_virtual_time, nothing, outcome, reply_to_a_commit_is_lost
 from tests.support.wait import eventually
 from tests.support.world import World, a_world, parts
 
@@ -59,15 +58,6 @@ def coordinator_is_deposed(scene: Scene) -> None:
 
 
 Change = Callable[[Scene], None]
-
-
-def outcome(command: Callable[[], object]) -> CoordinatorError | None:
-    """The sentence with which a command failed."""
-    try:
-        command()
-    except CoordinatorError as error:
-        return error
-    return None
 
 
 # ---- a mark

@@ -1,4 +1,6 @@
-"""Seed 001, "Rolling Upgrades", "Subscription Change", "Topic Metadata Change" and the versioned formats.
+"""Seed 001: client-side assignment, by one member for all.
+
+"Rolling Upgrades", "Subscription Change", "Topic Metadata Change" and the versioned formats.
 
 "Handling Coordinator Failures", "Leader Failures" and "Assignment Failure" are in `test_seed_001_failures.py`.
 """
@@ -7,62 +9,71 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import pytest
 
 from consumer.config import Subscription
+from consumer.errors import InconsistentGroupProtocol
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Listing, Node, Watch
-from coordinator.zk.znodes.group_state import (
-    FAILED,
-    MAX_MEMBER_STATE_BYTES,
-    MAX_METADATA_BYTES,
-)
+from coordinator.zk.znodes.group_state import FAILED, MAX_MEMBER_STATE_BYTES, MAX_METADATA_BYTES
 from coordinator.zk.znodes.partitions import PartitionSet
 from coordinator.zk.znodes.records import Topic
 from tests.support.client_side import (
     PATHS,
+    Fronts,
+    HandStage,
     Hooked,
     Scripted,
     ThreadGate,
-    a_hand_stage,
     asks,
     padded,
     states,
     switches,
 )
 from tests.support.event_group import EventGroup
-from tests.support.hand import ManualStage
 from tests.support.stores import FrontStore
 from tests.support.wait import Waiting, eventually, within
 from tests.support.world import PollingConsumer, World, parts
 
-EAGER, COOPERATIVE = "range", "cooperative-sticky"
-protocols = pytest.mark.parametrize("like", [EAGER, COOPERATIVE])
+COOPERATIVE = "cooperative-sticky"
+protocols = pytest.mark.parametrize("like", ["range", COOPERATIVE])
 NAMES = ("c1", "c2", "c3")
 
 
-def client(
-    world: World, name: str, topics: dict[str, int] | None = None, like: str = EAGER, **options: Any
-) -> PollingConsumer:
-    """A member whose strategy is a built-in one."""
-    return world.consumer("g", name, topics or {"t": 1}, assignment="client", protocols=(like,), **options)
+def client(world: World, name: str, topics: dict[str, int] | None = None, **options: Any) -> PollingConsumer:
+    """A member whose strategy is a built-in one, or one of `assignors`."""
+    return world.consumer("g", name, topics or {"t": 1}, **{"assignment": "client", **options})
 
 
-def scripted(
-    world: World, name: str, topics: dict[str, int] | None = None, like: str = EAGER, **options: Any
-) -> tuple[PollingConsumer, Scripted]:
-    assignor = Scripted(like)
-    return world.consumer("g", name, topics or {"t": 1}, assignment="client", assignors=[assignor], **options), assignor
+def wild(world: World, name: str = "c1", **options: Any) -> PollingConsumer:
+    """One of all topics whose names begin with t."""
+    return client(world, name, {"t.*": 1}, pattern="white_list", **options)
 
 
-def recorded(world: World, **options: Any) -> Hooked:
-    """The store in front of a running coordinator's session."""
-    fronts: list[Hooked] = []
-    options.setdefault("session_timeout_ms", 10_000)  # a thread beside processes may have to wait for its turn
-    world.elected(world.coordinator(wrap=lambda store: fronts.append(Hooked(store)) or fronts[-1], **options))
+def replaced(world: World, one: PollingConsumer) -> None:
+    """It has left, for another process in its place."""
+    one.close()
+    world.consumers.remove(one)
+
+
+@pytest.fixture
+def coordinated(world: World) -> World:
+    """With a coordinator and topics `t` and `u` of four partitions."""
+    world.coordinator()
+    for topic in ("t", "u"):
+        world.topic(topic, 4)
+    return world
+
+
+@pytest.fixture
+def front(world: World) -> Hooked:
+    """The store in front of a running coordinator's session, which may have to wait for its turn beside processes."""
+    fronts = Fronts(Hooked)
+    world.elected(world.coordinator(wrap=fronts, session_timeout_ms=10_000))
     return fronts[0]
 
 
@@ -86,8 +97,8 @@ def test_rolling_upgrade_of_a_subscription_gives_each_member_only_its_own_topics
         world.topic(topic, 4)
     wanted = {"c1": {"a"}, "c2": {"a", "b"}, "c3": {"b"}, "c4": {"b", "c"}}
     for name in ("c1", "c2", "c3"):
-        client(world, name, dict.fromkeys(wanted[name], 1), like)
-    client(world, "c4", {"[bc]": 1}, like, pattern="white_list")
+        client(world, name, dict.fromkeys(wanted[name], 1), protocols=(like,))
+    client(world, "c4", {"[bc]": 1}, protocols=(like,), pattern="white_list")
 
     world.stable("g", 4)
 
@@ -100,23 +111,21 @@ def test_rolling_upgrade_of_a_subscription_gives_each_member_only_its_own_topics
 
 
 @protocols
-def test_rolling_upgrade_of_a_subscription_gives_new_topics_to_updated_members_only(world: World, like: str) -> None:
-    world.coordinator()
-    for topic in ("old", "new"):
-        world.topic(topic, 4)
+def test_rolling_upgrade_of_a_subscription_gives_new_topics_to_updated_members_only(
+    coordinated: World, like: str
+) -> None:
+    world = coordinated
     for name in ("c1", "c2"):
-        client(world, name, {"old": 1}, like)
+        client(world, name, protocols=(like,))
     generation = world.stable("g", 2).generation
-    for name in ("c1", "c2"):
-        before = next(each for each in world.consumers if each.name == name)
-        before.close()
+    for before in world.consumers.copy():
+        replaced(world, before)
         generation = world.stable("g", 1, above=generation).generation
-        world.consumers.remove(before)
-        client(world, name, {"old": 1, "new": 1}, like)
+        client(world, before.name, {"t": 1, "u": 1}, protocols=(like,))
         generation = world.stable("g", 2, above=generation).generation
-        if name == "c1":
-            assert all(part.topic == "old" for part in world.consumers[0].held), "c2 knows the old topic only"
-            eventually(lambda: parts("new", *range(4)) <= world.consumers[-1].held, 5, "c1 has the new one")
+        if before.name == "c1":
+            assert all(part.topic == "t" for part in world.consumers[0].held), "c2 knows the old topic only"
+            eventually(lambda: parts("u", *range(4)) <= world.consumers[-1].held, 5, "c1 has the new one")
 
     eventually(lambda: [len(c.held) for c in world.consumers] == [4, 4], 10, "both share both")
 
@@ -124,83 +133,118 @@ def test_rolling_upgrade_of_a_subscription_gives_new_topics_to_updated_members_o
 # ---- Rolling Upgrades: assignment strategy changes
 
 
+def test_group_switches_to_client_side_assignment_and_back_by_rolling_restarts(coordinated: World) -> None:
+    world = coordinated
+
+    def restart_with(assignment: str) -> None:
+        for name in ("c1", "c2"):
+            for old in [each for each in world.consumers if each.name == name]:
+                replaced(world, old)
+            client(world, name, assignment=assignment)
+            world.stable("g", len(world.consumers), above=world.state("g").generation - 1)
+
+    restart_with("coordinator")
+    assert world.stable("g", 2).client is None
+    restart_with("client,coordinator")
+    eventually(lambda: world.stable("g", 2).client is not None, 10, "the group assigns by a leader")
+    restart_with("client")
+    assert world.stable("g", 2).client is not None
+    restart_with("coordinator,client")
+    eventually(lambda: world.stable("g", 2).client is None, 10, "the group is the coordinator's again")
+    restart_with("coordinator")
+    assert world.stable("g", 2).client is None
+    eventually(lambda: asks(world) == [], 5, "no ask is left")
+
+
+def test_a_newcomer_without_a_common_protocol_is_refused(coordinated: World) -> None:
+    client(coordinated, "c1", protocols=("sticky",))
+    coordinated.stable("g", 1)
+
+    other = client(coordinated, "c2", protocols=("range",))
+
+    eventually(lambda: isinstance(other.error, InconsistentGroupProtocol), 10, "c2 is refused")
+    assert "sticky (client-side)" in str(other.error).replace("'", "")
+    assert coordinated.state("g").generation == 1
+
+
+class Step(NamedTuple):
+    """Every process in turn is restarted so; `used` after each: the strategy, and whether a leader decides by it."""
+
+    assignment: str
+    protocols: str
+    used: list[tuple[str, bool]]
+
+
+def changes(old: str, new: str) -> tuple[bool, list[Step]]:
+    """Of the leader's strategy, in two rounds."""
+    one, other = (old, True), (new, True)
+    both = Step("client", f"{new},{old}", [one, one, other])
+    return True, [Step("client", old, [one] * 3), both, Step("client", new, [other] * 3)]
+
+
+RANGE, STICKY = ("range", False), (COOPERATIVE, False)
+UPGRADES: dict[str, tuple[bool, list[Step]]] = {
+    "of_the_strategy_switches_once_when_the_last_process_has_it-range": changes("range", COOPERATIVE),
+    "of_the_strategy_switches_once_when_the_last_process_has_it-cooperative-sticky": changes(COOPERATIVE, "lag"),
+    "to_client_side_assignment_and_back_consumes_records_once": (
+        False,
+        [
+            Step("coordinator", "range", [RANGE] * 3),
+            Step("client,coordinator", "range", [RANGE, RANGE, ("range", True)]),
+            Step("coordinator", "range", [RANGE] * 3),
+        ],
+    ),
+    "of_static_members_to_client_side_switches_with_the_last": (
+        True,
+        [
+            Step("coordinator", COOPERATIVE, [STICKY] * 3),
+            Step("client,coordinator", COOPERATIVE, [STICKY, STICKY, (COOPERATIVE, True)]),
+        ],
+    ),
+}
+
+
 @pytest.mark.full("processes, beside the same in virtual time")
-@pytest.mark.parametrize(("old", "new"), [("range", "cooperative-sticky"), ("cooperative-sticky", "lag")])
-def test_rolling_upgrade_of_the_strategy_switches_once_when_the_last_process_has_it(
-    group: EventGroup, old: str, new: str
-) -> None:
-    front = recorded(group.world)
-    options = ("--assignment", "client", "--session-timeout-ms", "20000")
-    for name in NAMES:  # static: a restarting process stays a member
-        group.start([name], "--group-instance-id", name, *options, "--protocols", old)
-    group.joined(NAMES)
+@pytest.mark.parametrize(("are_static", "steps"), UPGRADES.values(), ids=UPGRADES.keys())
+def test_rolling_upgrade(group: EventGroup, front: Hooked, are_static: bool, steps: list[Step]) -> None:
+    first, *later = steps
 
-    for offered, used in ((f"{new},{old}", (old, old, new)), (new, (new, new, new))):
-        for name, strategy in zip(NAMES, used, strict=True):
+    def start(name: str, step: Step) -> None:
+        static = ("--group-instance-id", name) if are_static else ()  # a restarting process stays a member
+        some = ("--assignment", step.assignment, "--protocols", step.protocols, "--session-timeout-ms", "20000")
+        group.start([name], *static, *some)
+
+    def used() -> tuple[str, bool]:
+        state = group.world.stable("g", 3)
+        return state.strategy, state.client is not None
+
+    for name in NAMES:
+        start(name, first)
+    before = group.joined(NAMES)
+    for step in later:
+        for name, wanted in zip(NAMES, step.used, strict=True):
             group.stop([name])
-            group.start([name], "--group-instance-id", name, *options, "--protocols", offered)
-            group.joined(NAMES)
-            eventually(lambda: group.world.stable("g", 3).strategy == strategy, 10, strategy)  # noqa: B023
+            start(name, step)
+            after = group.joined(NAMES)
+            eventually(lambda now=wanted: used() == now, 10, str(wanted))  # type: ignore[misc]
+        group.consumes(20)
 
-    switched(front, (old, True), (new, True))
+    switched(front, *(each for each, _ in groupby(each for step in steps for each in step.used)))
+    if first.used[0] == STICKY:
+        assert after.owners() == before.owners(), "a strategy that is sticky moves nothing for it"
     events = group.consumes_everything()
     assert sum(events.position.values()) == events.consumed, "every record was consumed once"
-
-
-@pytest.mark.full("processes, beside the same in virtual time")
-def test_rolling_upgrade_to_client_side_assignment_and_back_consumes_records_once(
-    group: EventGroup,
-) -> None:
-    front = recorded(group.world)
-    group.start(NAMES, "--assignment", "coordinator", "--session-timeout-ms", "20000")
-    group.joined(NAMES)
-
-    for assignment in ("client,coordinator", "coordinator"):
-        for name in NAMES:
-            group.stop([name])
-            group.start([name], "--assignment", assignment, "--session-timeout-ms", "20000")
-            group.joined(NAMES)
-        group.consumes(20)
-        is_client_side = group.world.state("g").client is not None
-        assert is_client_side == (assignment == "client,coordinator")
-
-    switched(front, ("range", False), ("range", True), ("range", False))
-    events = group.consumes_everything()
-    assert sum(events.position.values()) == events.consumed
-    eventually(lambda: asks(group.world) == [], 5, "no ask is left")
-
-
-@pytest.mark.full("processes, beside the same in virtual time")
-def test_rolling_upgrade_of_static_members_to_client_side_switches_with_the_last(
-    group: EventGroup,
-) -> None:
-    front = recorded(group.world)
-    options = ("--session-timeout-ms", "20000", "--protocols", "cooperative-sticky")
-    for name in NAMES:
-        group.start([name], "--group-instance-id", name, "--assignment", "coordinator", *options)
-    before = group.joined(NAMES)
-
-    for name, is_client_side in zip(NAMES, (False, False, True), strict=True):
-        group.stop([name])
-        group.start([name], "--group-instance-id", name, "--assignment", "client,coordinator", *options)
-        after = group.joined(NAMES)
-        eventually(lambda: (group.world.stable("g", 3).client is not None) == is_client_side, 10, "its side")  # noqa: B023
-
-    switched(front, ("cooperative-sticky", False), ("cooperative-sticky", True))
-    assert after.owners() == before.owners(), "a strategy that is sticky moves nothing for it"
-    events = group.consumes_everything()
-    assert sum(events.position.values()) == events.consumed
+    if steps[-1].assignment == "coordinator":
+        eventually(lambda: asks(group.world) == [], 5, "no ask is left")
 
 
 # ---- Subscription Change
 
 
 @protocols
-def test_subscription_change_makes_another_ask_without_reregistration_of_others(world: World, like: str) -> None:
-    world.coordinator()
-    world.topic("t", 4)
-    world.topic("u", 4)
-    one, two = client(world, "c1", like=like), client(world, "c2", like=like)
+def test_subscription_change_makes_another_ask_without_reregistration_of_others(coordinated: World, like: str) -> None:
+    world = coordinated
+    one, two = (client(world, name, protocols=(like,)) for name in ("c1", "c2"))
     before = world.stable("g", 2)
     eventually(lambda: len(one.held | two.held) == 4, 5, "all is held")
     registrations, events, held = world.registrations("g"), one.events.copy(), one.held
@@ -211,13 +255,12 @@ def test_subscription_change_makes_another_ask_without_reregistration_of_others(
     holds(two, parts("u", *range(4)))
     after = world.stable("g", 2)
     assert (after.generation, world.registrations("g")) == (before.generation + 1, registrations)
-    heard = [("revoked", held), ("assigned", one.held)] if like == EAGER else [("assigned", one.held - held)]
-    eventually(lambda: one.events == events + heard, 5, "c1 has been called back")
+    moved = [("assigned", one.held - held)] if like == COOPERATIVE else [("revoked", held), ("assigned", one.held)]
+    eventually(lambda: one.events == events + moved, 5, "c1 has been called back")
 
 
-def test_subscription_change_to_an_equal_one_makes_no_generation(world: World) -> None:
-    world.coordinator()
-    world.topic("t", 4)
+def test_subscription_change_to_an_equal_one_makes_no_generation(coordinated: World) -> None:
+    world = coordinated
     one = client(world, "c1")
     before = world.stable("g", 1)
     id_before = world.store.get(PATHS.id("c1"))
@@ -225,52 +268,56 @@ def test_subscription_change_to_an_equal_one_makes_no_generation(world: World) -
     one.consumer.subscribe(Subscription({"t": 1}))
 
     eventually(lambda: world.store.get(PATHS.id("c1")) != id_before, 5, "it has registered in place")
-    world.topic("other", 1)
-    probe = world.consumer("probe", "p", {"other": 1})
-    holds(probe, parts("other", 0))
+    holds(world.consumer("probe", "p", {"u": 1}), parts("u", *range(4)))
     assert world.stable("g", 1) == before
 
 
-def test_subscription_change_during_an_ask_waits_and_is_in_the_next_ask(world: World, stage: ManualStage) -> None:
-    with a_hand_stage(world, stage) as hands:
-        for topic in ("t", "u"):
-            hands.topic(topic, 4)
-        hand, front = hands.coordinator("a")
-        one, two = hands.member("c1"), hands.member("c2")
-        before = hands.settled(hand)
-        hands.member("c3")
-        ask = hands.asked(hand, "c1").ask
+def test_subscription_change_during_an_ask_waits_and_is_in_the_next_ask(joined: HandStage) -> None:
+    joined.topic("u", 4)
+    ask = joined.asked("c1").ask
+    one, two, _ = joined.members
 
-        two.consumer.subscribe(Subscription({"u": 1}))
-        two.obey()
-        hand.turn("g")
+    two.consumer.subscribe(Subscription({"u": 1}))
+    two.obey()
+    joined.turn()
 
-        assert [made.reason for made in front.made_asks()][1:] == ["joined c3"], "it waits"
-        one.obey()
-        hand.turn("g")
-        assert hands.state.client is not None and hands.state.client.ask == ask
-        after = hands.settled(hand)
-        assert after.generation == before.generation + 2
-        assert [made.reason for made in front.made_asks()][2:] == ["changed c2"]
-        assert two.held == parts("u", *range(4))
+    assert [made.reason for made in joined.front.made_asks()][1:] == ["joined c3"], "it waits"
+    one.obey()
+    joined.turn()
+    assert joined.state.client is not None and joined.state.client.ask == ask
+    assert joined.settled().generation == joined.before.generation + 2
+    assert [made.reason for made in joined.front.made_asks()][2:] == ["changed c2"]
+    assert two.held == parts("u", *range(4))
 
 
-def test_subscription_change_of_a_static_member_is_kept_through_a_restart(world: World) -> None:
-    world.coordinator()
-    world.topic("t", 2)
-    world.topic("u", 2)
+def test_subscription_change_of_a_static_member_is_kept_through_a_restart(coordinated: World) -> None:
+    world = coordinated
     one = client(world, "c1", group_instance_id="c1")
-    world.stable("g", 1)
+    before = world.stable("g", 1).generation
     one.consumer.subscribe(Subscription({"u": 1}))
-    holds(one, parts("u", 0, 1))
+    holds(one, parts("u", *range(4)))
     generation = world.stable("g", 1).generation
+    assert generation == before + 1
 
-    one.close()
-    world.consumers.remove(one)
+    replaced(world, one)
     again = client(world, "c1", {"u": 1}, group_instance_id="c1")
 
-    holds(again, parts("u", 0, 1))
+    holds(again, parts("u", *range(4)))
     assert world.stable("g", 1).generation == generation
+
+
+def test_a_bounce_of_a_static_leader_changes_neither_leader_nor_generation(coordinated: World) -> None:
+    world = coordinated
+    for name in ("c1", "c2"):
+        client(world, name, group_instance_id=name)
+    before = world.stable("g", 2)
+
+    replaced(world, world.consumers[0])
+    again = client(world, "c1", group_instance_id="c1")
+
+    eventually(lambda: len(again.held) == 2, 10, "c1 has what it had")
+    after = world.stable("g", 2)
+    assert (after.generation, after.client) == (before.generation, before.client)
 
 
 # ---- Topic Metadata Change
@@ -280,8 +327,7 @@ def test_subscription_change_of_a_static_member_is_kept_through_a_restart(world:
 def test_topic_metadata_change_of_new_extended_deleted_topics_reaches_a_wildcard(world: World, like: str) -> None:
     world.coordinator()
     world.topic("t1", 2)
-    wild = {"pattern": "white_list", "session_timeout_ms": 30_000}
-    one, two = (client(world, name, {"t.*": 1}, like, **wild) for name in ("c1", "c2"))
+    one, two = (wild(world, name, protocols=(like,), session_timeout_ms=30_000) for name in ("c1", "c2"))
     generation = world.stable("g", 2).generation
 
     def both_hold(*wanted: PartitionSet, above: int) -> int:
@@ -304,24 +350,19 @@ def test_topic_metadata_change_of_new_extended_deleted_topics_reaches_a_wildcard
 
 
 @protocols
-def test_topic_metadata_change_recreated_topic_is_another_topic(world: World, like: str) -> None:
-    world.coordinator()
-    first = world.topic("t", 2)
-    one = client(world, "c1", like=like)
+def test_topic_metadata_change_recreated_topic_is_another_topic(coordinated: World, like: str) -> None:
+    world = coordinated
+    one = client(world, "c1", protocols=(like,))
     before = world.stable("g", 1)
 
-    world.remove(world.brokers.topic("t"))
-    second = world.topic("t", 2)
+    is_recreated(world)
 
-    assert first.id != second.id
-    after = eventually(
-        lambda: state if (state := world.state("g")).topics.get("t") == second.id else None,
-        10,
-        "the new one is adopted",
-    )
-    assert after is not None and after.generation > before.generation
+    second = read_topics(world)["t"].id
+    assert before.topics["t"] != second
+    eventually(lambda: world.state("g").topics.get("t") == second, 10, "the new one is adopted")
+    assert world.state("g").generation > before.generation
     holds(one, parts("t", 0, 1))
-    eventually(lambda: world.channel("g", "c1").topics == {"t": second.id}, 5, "and it runs")
+    eventually(lambda: world.channel("g", "c1").topics == {"t": second}, 5, "and it runs")
     assert one.failures == []
 
 
@@ -333,22 +374,21 @@ def goes(world: World) -> None:
     world.remove(world.brokers.topic("t"))
 
 
-def is_made_anew(world: World) -> None:
+def is_recreated(world: World) -> None:
     goes(world)
     world.topic("t", 2)
 
 
-@pytest.mark.parametrize(("change", "partitions"), [(grows, 5), (goes, 0), (is_made_anew, 2)])
+@pytest.mark.parametrize(("change", "partitions"), [(grows, 5), (goes, 0), (is_recreated, 2)])
 def test_topic_metadata_change_during_an_ask_outdates_its_answer_without_failure(
-    world: World, change: Callable[[World], None], partitions: int
+    world: World, front: Hooked, change: Callable[[World], None], partitions: int
 ) -> None:
-    front = recorded(world)
     world.topic("t", 2)
-    one, assignor = scripted(world, "c1")
+    assignor, gate = Scripted(), ThreadGate()
+    one = client(world, "c1", assignors=[assignor])
     before = world.stable("g", 1)
-    gate = ThreadGate()
     assignor.answer = lambda found: (gate(), found)[1]  # type: ignore[func-returns-value]
-    two, _ = scripted(world, "c2")
+    two = client(world, "c2", assignors=[Scripted()])
     assert gate.reached.wait(10)
 
     change(world)
@@ -370,10 +410,9 @@ def read_topics(world: World) -> dict[str, Topic]:
     return {name: Topic.parse("topic", name, node.data, node.stat.czxid) for name, node in nodes.items() if node}
 
 
-def test_topic_metadata_change_several_in_assignment_delay_ms_make_one_generation(world: World) -> None:
-    front = recorded(world)
+def test_topic_metadata_change_several_in_assignment_delay_ms_make_one_generation(world: World, front: Hooked) -> None:
     world.topic("t0", 1)
-    one = client(world, "c1", {"t.*": 1}, pattern="white_list", assignment_delay_ms=1500)
+    one = wild(world, assignment_delay_ms=1500)
     before = world.stable("g", 1)
     began = ThreadRuntime().monotonic()
 
@@ -386,50 +425,60 @@ def test_topic_metadata_change_several_in_assignment_delay_ms_make_one_generatio
     assert len(front.made_asks()) == 2
 
 
-def test_topic_metadata_change_of_successive_partitions_is_batched_by_the_leader(world: World) -> None:
-    front = recorded(world)
-    for number in range(3):
-        world.topic(f"t{number}", 1)
+def test_topic_metadata_change_of_successive_partitions_is_batched_by_the_leader(world: World, front: Hooked) -> None:
     topics = {f"t{number}": 1 for number in range(3)}
+    for topic in topics:
+        world.topic(topic, 1)
     one = client(world, "c1", topics, assignment_delay_ms=3000)
     probe = world.consumer("probe", "p", topics)
     before = world.stable("g", 1)
 
-    for number in range(3):
-        world.more_partitions(f"t{number}", 2)
-        eventually(lambda n=number: parts(f"t{n}", 1) <= probe.held, 5, "the coordinator has seen it")
+    for topic in topics:
+        world.more_partitions(topic, 2)
+        eventually(lambda name=topic: parts(name, 1) <= probe.held, 5, "the coordinator has seen it")
 
-    holds(one, *(parts(f"t{number}", 0, 1) for number in range(3)))
+    holds(one, *(parts(topic, 0, 1) for topic in topics))
     assert world.stable("g", 1).generation == before.generation + 1
     assert len(front.made_asks()) == 2
 
 
-def test_topic_metadata_change_without_subscribers_makes_no_ask(world: World) -> None:
-    front = recorded(world)
+def test_topic_metadata_change_without_subscribers_makes_no_ask(world: World, front: Hooked) -> None:
     world.topic("t1", 1)
-    client(world, "c1", {"t.*": 1}, pattern="white_list", assignment_delay_ms=0)
+    wild(world, assignment_delay_ms=0)
     before = world.stable("g", 1)
 
     world.topic("other", 1)
 
-    probe = world.consumer("probe", "p", {"other": 1})
-    holds(probe, parts("other", 0))
+    holds(world.consumer("probe", "p", {"other": 1}), parts("other", 0))
     assert (world.stable("g", 1), len(front.made_asks())) == (before, 1)
 
 
-def test_topic_metadata_change_is_seen_by_the_next_leader_when_the_first_has_left(world: World) -> None:
-    world.coordinator()
-    world.topic("t1", 1)
-    one = client(world, "c1", {"t.*": 1}, pattern="white_list")
+def test_topic_metadata_change_is_seen_by_the_next_leader_when_the_first_has_left(coordinated: World) -> None:
+    world = coordinated
+    one = wild(world)
     world.stable("g", 1)
-    two = client(world, "c2", {"t.*": 1}, pattern="white_list")
+    two = wild(world, "c2")
     generation = world.stable("g", 2).generation
     one.close()
     world.stable("g", 1, above=generation)
 
     world.topic("t2", 1)
 
-    holds(two, parts("t1", 0), parts("t2", 0))
+    holds(two, parts("t", *range(4)), parts("t2", 0))
+
+
+def test_restarted_static_leader_watches_topics_as_before(coordinated: World) -> None:
+    world = coordinated
+    first = wild(world, group_instance_id="c1")
+    before = world.stable("g", 1)
+
+    replaced(world, first)
+    again = wild(world, group_instance_id="c1")
+    holds(again, parts("t", *range(4)))
+    assert world.stable("g", 1).client == before.client
+    world.topic("t2", 3)
+
+    holds(again, parts("t", *range(4)), parts("t2", 0, 1, 2))
 
 
 class DeafToTopics(FrontStore):
@@ -442,16 +491,15 @@ class DeafToTopics(FrontStore):
         return self.behind.children_many(paths, None if paths[0].startswith("/brokers") else watch)
 
 
-def test_topic_metadata_change_with_a_lost_watch_is_seen_within_a_session_timeout(world: World) -> None:
-    world.coordinator()
-    world.topic("t1", 1)
-    opener = kazoo_factory(world.zk, 2000)
-    one = client(world, "c1", {"t.*": 1}, pattern="white_list", opener=lambda: DeafToTopics(opener()))
-    holds(one, parts("t1", 0))
+def test_topic_metadata_change_with_a_lost_watch_is_seen_within_a_session_timeout(coordinated: World) -> None:
+    opener = kazoo_factory(coordinated.zk, 2000)
+    one = wild(coordinated, opener=lambda: DeafToTopics(opener()))
+    holds(one, parts("t", *range(4)))
 
-    world.topic("t2", 1)
+    coordinated.topic("t2", 1)
 
-    holds(one, parts("t1", 0), parts("t2", 0), timeout_s=4, wait=within)  # the session timeout, and an ask
+    # The session timeout, and an ask.
+    holds(one, parts("t", *range(4)), parts("t2", 0), timeout_s=4, wait=within)
 
 
 # ---- the formats: Version => int16
@@ -465,37 +513,32 @@ def of_version_2(data: bytes) -> bytes:
 
 @pytest.mark.parametrize("later", ["c1", "c2"])
 @protocols
-def test_metadata_of_version_2_coexists_with_version_1_under_any_leader(world: World, like: str, later: str) -> None:
-    world.coordinator()
-    world.topic("t", 4)
-    made = {}
-    for name in ("c1", "c2"):
-        assignor = Scripted(like)
-        assignor.writes = of_version_2 if name == later else bytes
-        made[name] = assignor
-        world.consumer("g", name, {"t": 1}, assignment="client", assignors=[assignor])
-        world.stable("g", len(made))
+def test_metadata_of_version_2_coexists_with_version_1_under_any_leader(
+    coordinated: World, like: str, later: str
+) -> None:
+    world = coordinated
+    made = {name: Scripted(like) for name in ("c1", "c2")}
+    made[later].writes = of_version_2
+    for number, (name, assignor) in enumerate(made.items(), 1):
+        client(world, name, assignors=[assignor])
+        world.stable("g", number)
 
     eventually(lambda: [len(c.held) for c in world.consumers] == [2, 2], 5, "both have a half")
     seen = {name: json.loads(data) for name, data in made["c1"].seen[-1].items()}
-    assert {name: values["version"] for name, values in seen.items()} == {
-        name: 2 if name == later else 1 for name in ("c1", "c2")
-    }
+    assert {name: values["version"] for name, values in seen.items()} == {"c1": 1, "c2": 1, later: 2}
     assert seen[later]["wählbar"] == 0.5, "its bytes are what it wrote"
     assert [c.failures for c in world.consumers] == [[], []]
 
 
-def test_unreadable_metadata_leaves_its_member_idle_and_the_others_continue(world: World) -> None:
-    world.coordinator()
-    world.topic("t", 4)
-    one, _ = scripted(world, "c1")
-    world.stable("g", 1)
+def test_unreadable_metadata_leaves_its_member_idle_and_the_others_continue(coordinated: World) -> None:
+    one = client(coordinated, "c1", assignors=[Scripted()])
+    coordinated.stable("g", 1)
     garbled = Scripted()
     garbled.writes = lambda data: b"\xff\x00 none of ours"
 
-    two = world.consumer("g", "c2", {"t": 1}, assignment="client", assignors=[garbled])
+    two = client(coordinated, "c2", assignors=[garbled])
 
-    world.stable("g", 2)
+    coordinated.stable("g", 2)
     holds(one, parts("t", *range(4)))
     assert (two.held, two.error) == (frozenset(), None)
 
@@ -503,49 +546,41 @@ def test_unreadable_metadata_leaves_its_member_idle_and_the_others_continue(worl
 # ---- sizes: nothing without a bound
 
 
-def sized(world: World, name: str, *sizes: int, **options: Any) -> PollingConsumer:
+def sized(world: World, name: str, *sizes: int) -> PollingConsumer:
     """A member with so many bytes of metadata for each of its protocols."""
-    assignors = []
-    for nth, size in enumerate(sizes):
-        assignors.append(Scripted(name=f"scripted-{nth}"))
-        assignors[-1].writes = padded(size)
-    return world.consumer("g", name, {"t": 1}, assignment="client", assignors=assignors, **options)
+    assignors = [Scripted(name=f"scripted-{nth}") for nth in range(len(sizes))]
+    for assignor, size in zip(assignors, sizes, strict=True):
+        assignor.writes = padded(size)
+    return client(world, name, assignors=assignors)
 
 
-def test_bounds_metadata_of_exactly_64_kb_is_taken(world: World) -> None:
-    world.coordinator()
-    world.topic("t", 2)
+def test_bounds_metadata_of_exactly_64_kb_is_taken(coordinated: World) -> None:
+    one = sized(coordinated, "c1", MAX_METADATA_BYTES)
 
-    one = sized(world, "c1", MAX_METADATA_BYTES)
-
-    eventually(lambda: one.held == parts("t", 0, 1) or one.error, 10, "it is taken or refused")
+    eventually(lambda: one.held == parts("t", *range(4)) or one.error, 10, "it is taken or refused")
     assert one.error is None
 
 
 @pytest.mark.parametrize("sizes", [(65_537,), (70_000,), (40_000, 40_000), (300_000,), (900_000,)])
 def test_bounds_metadata_over_64_kb_is_refused_with_its_size_and_others_continue(
-    world: World, sizes: tuple[int, ...]
+    coordinated: World, sizes: tuple[int, ...]
 ) -> None:
-    world.coordinator()
-    world.topic("t", 2)
-    one = sized(world, "c1", *(1000 for _ in sizes))
-    holds(one, parts("t", 0, 1))
-    generation = world.stable("g", 1).generation
+    one = sized(coordinated, "c1", *(1000 for _ in sizes))
+    holds(one, parts("t", *range(4)))
+    generation = coordinated.stable("g", 1).generation
 
-    two = sized(world, "c2", *sizes)
+    two = sized(coordinated, "c2", *sizes)
 
     eventually(lambda: two.error, 10, "it is refused")
     assert str(sum(sizes)) in str(two.error) and str(MAX_METADATA_BYTES) in str(two.error)
-    assert (world.stable("g", 1).generation, one.held) == (generation, parts("t", 0, 1))
+    assert (coordinated.stable("g", 1).generation, one.held) == (generation, parts("t", *range(4)))
 
 
-def test_bounds_a_member_state_of_exactly_64_kb_is_taken(world: World) -> None:
-    world.coordinator()
-    world.topic("t", 2)
+def test_bounds_a_member_state_of_exactly_64_kb_is_taken(coordinated: World) -> None:
     assignor = Scripted()
     assignor.answer = states(MAX_MEMBER_STATE_BYTES)
 
-    one = world.consumer("g", "c1", {"t": 1}, assignment="client", assignors=[assignor])
+    one = client(coordinated, "c1", assignors=[assignor])
 
     eventually(lambda: assignor.heard or one.failures, 10, "it is adopted or not")
     assert one.failures == []
@@ -554,26 +589,19 @@ def test_bounds_a_member_state_of_exactly_64_kb_is_taken(world: World) -> None:
 
 @pytest.mark.parametrize("size", [65_537, 70_000, 200_000, 900_000, 2_000_000])
 def test_bounds_a_member_state_over_64_kb_fails_with_its_size_before_anything_stops(
-    world: World, stage: ManualStage, size: int
+    joined: HandStage, size: int
 ) -> None:
-    with a_hand_stage(world, stage) as hands:
-        hands.topic("t", 4)
-        hand, _ = hands.coordinator("a")
-        one, two = hands.member("c1"), hands.member("c2")
-        before = hands.settled(hand)
-        stops = hands.stops
-        hands.assignors["c1"].answer = states(size)
-        three = hands.member("c3")
-        hands.asked(hand, "c1")
+    joined.assignors["c1"].answer = states(size)
+    joined.asked("c1")
 
-        one.obey()
+    joined.members[0].obey()
 
-        eventually(lambda: hand.turn("g") and hands.state.state == FAILED, 5, "c1 has failed")
-        reason = hands.state.reason or ""
-        assert "leader c1 (scripted) failed: " in reason
-        assert str(size) in reason and str(MAX_MEMBER_STATE_BYTES) in reason
-        assert (hands.state.target, hands.stops[:2]) == (before.target, stops)
-        after = hands.settled(hand)
-        assert (after.generation, len(three.held) > 0) == (before.generation + 1, True)
-        assert [len(member.failures) for member in (one, two, three)] == [1, 1, 1]
-        assert all(str(size) in str(member.failures[0]) for member in (one, two, three))
+    eventually(lambda: joined.turn() and joined.state.state == FAILED, 5, "c1 has failed")
+    reason = joined.state.reason or ""
+    assert "leader c1 (scripted) failed: " in reason
+    assert str(size) in reason and str(MAX_MEMBER_STATE_BYTES) in reason
+    assert (joined.state.target, joined.stops) == (joined.before.target, [0, 0, 0])
+    after = joined.settled()
+    assert (after.generation, len(joined.members[2].held) > 0) == (joined.before.generation + 1, True)
+    assert joined.failures == [1, 1, 1]
+    assert all(str(size) in str(member.failures[0]) for member in joined.members)

@@ -6,50 +6,47 @@ The next release is this one with a higher `version` and unknown fields in all t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from consumer.config import Subscription
-from consumer.sealing.segment_files import SegmentFolder
-from consumer.spark.fetchers.config import SlotConfig, SlotSpec
-from consumer.spark.fetchers.slot import PoolPost, Slot
 from consumer.spark.source.options import SourceConfig
 from consumer.spark.source.planner import Planner
 from coordinator.admin.topics import alter_topic
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.store import Node, Store, StoreFactory, Watch
+from coordinator.zk.store import Node, StoreFactory, Watch
 from coordinator.zk.znodes.group_state import STABLE
 from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.segments import Segment, SegmentsRecord
+from coordinator.zk.znodes.segments import SegmentsRecord
 from tests.support.hand import ManualStage
 from tests.support.memlog import MemoryLog
-from tests.support.next_release import NextRelease, as_next_release
+from tests.support.next_release import RELEASES, NextRelease, as_next_release
+from tests.support.slots import SlotBench
 from tests.support.stores import FrontStore
 from tests.support.timedlog import TimedLog
 from tests.support.wait import eventually, within
 from tests.support.world import SESSION_MS, PollingConsumer, World, parts
 
 PATHS = GroupPaths("g")
-RELEASES = ["this", "next"]
 EVERYTHING = parts("t", 0, 1, 2, 3)
+in_both_directions = pytest.mark.parametrize(
+    "first, second", [("this", "next"), ("next", "this")], ids=["upgrade", "downgrade"]
+)
 
 
-def this_release(store: Store) -> Store:
-    return store
-
-
-def front(release: str) -> Callable[[Store], Store]:
-    return NextRelease if release == "next" else this_release
+@pytest.fixture
+def world(world: World) -> World:
+    """With topic `t` of four partitions."""
+    world.topic("t", 4)
+    return world
 
 
 def fronted(world: World, release: str) -> StoreFactory:
-    opener, wrap = kazoo_factory(world.zk, SESSION_MS), front(release)
-    return lambda: wrap(opener())
+    opener = kazoo_factory(world.zk, SESSION_MS)
+    return lambda: RELEASES[release](opener())
 
 
 def version_of(world: World, path: str) -> int:
@@ -76,8 +73,7 @@ def all_came(consumers: list[PollingConsumer], end: int) -> None:
 def test_group_starts_rebalances_and_continues_with_any_mix_of_releases(
     world: World, node: str, members: tuple[str, str]
 ) -> None:
-    world.topic("t", 4)
-    world.coordinator(wrap=front(node))
+    world.coordinator(wrap=RELEASES[node])
     log = MemoryLog(300)
     one = world.consumer("g", "c1", {"t": 1}, log=log, opener=fronted(world, members[0]))
     generation = world.stable("g", 1).generation
@@ -99,17 +95,18 @@ def test_group_starts_rebalances_and_continues_with_any_mix_of_releases(
     assert (one.consumer.member._drain.stale, two.consumer.member._drain.stale) == (0, 0)
 
 
-@pytest.mark.parametrize("older, newer", [("this", "next"), ("next", "this")], ids=["upgrade", "downgrade"])
-def test_replacement_consumer_of_the_other_release_takes_over_the_offsets(world: World, older: str, newer: str) -> None:
-    world.topic("t", 4)
+@in_both_directions
+def test_replacement_consumer_of_the_other_release_takes_over_the_offsets(
+    world: World, first: str, second: str
+) -> None:
     world.coordinator()
     log = MemoryLog(300)
-    old = world.consumer("g", "c1", {"t": 1}, log=log, opener=fronted(world, older))
+    old = world.consumer("g", "c1", {"t": 1}, log=log, opener=fronted(world, first))
     generation = world.stable("g", 1).generation
     all_came([old], 300)
     eventually(lambda: set(world.offsets("g").values()) == {300}, 10, "all is committed")
 
-    new = world.consumer("g", "c1", {"t": 1}, log=log, opener=fronted(world, newer))
+    new = world.consumer("g", "c1", {"t": 1}, log=log, opener=fronted(world, second))
 
     eventually(lambda: type(old.error).__name__ == "FencedInstanceId", 10, "the newer process has the name")
     world.stable("g", 1, above=generation)
@@ -122,10 +119,7 @@ def test_replacement_consumer_of_the_other_release_takes_over_the_offsets(world:
 # ---- failover between the two, in both directions
 
 
-def test_coordinators_of_both_releases_fail_over_and_keep_a_stable_group(
-    world: World,
-) -> None:
-    world.topic("t", 4)
+def test_coordinators_of_both_releases_fail_over_and_keep_a_stable_group(world: World) -> None:
     node = world.coordinator("a")
     world.elected(node)
     log = MemoryLog(200)
@@ -137,7 +131,7 @@ def test_coordinators_of_both_releases_fail_over_and_keep_a_stable_group(
     revoked = sum(what != "assigned" for consumer in consumers for what, _ in consumer.events)
 
     for epoch, release in enumerate(["next", "this", "next", "this"], 2):
-        standby = world.coordinator(f"{release}-{epoch}", wrap=front(release))
+        standby = world.coordinator(f"{release}-{epoch}", wrap=RELEASES[release])
         world.stop_coordinator(node)
         world.elected(standby)
         node, log.end = standby, log.end + 100
@@ -153,11 +147,11 @@ def test_coordinators_of_both_releases_fail_over_and_keep_a_stable_group(
     world.delivered_once("t", 4, 600)
 
 
-@pytest.mark.parametrize("first, second", [("this", "next"), ("next", "this")], ids=["upgrade", "downgrade"])
+@in_both_directions
 def test_a_rebalance_that_one_release_began_is_finished_by_the_other(
     stage: ManualStage, world: World, first: str, second: str
 ) -> None:
-    begins = stage.hand("first", wrap=front(first))
+    begins = stage.hand("first", wrap=RELEASES[first])
     one, two = stage.stable_pair(begins)
     one.move(next(iter(one.running)), 17)
     three = stage.puppet("g", "c3", {"t": 1}, wrap=NextRelease)
@@ -165,7 +159,7 @@ def test_a_rebalance_that_one_release_began_is_finished_by_the_other(
     one.obey()
     begins.close()
 
-    ends = stage.hand("second", wrap=front(second))
+    ends = stage.hand("second", wrap=RELEASES[second])
     ends.settle("g", one, two, three)
 
     assert (one.gave_up, len(two.gave_up)) == ([parts("t", 0, 1)], 1), "no member stops twice"
@@ -175,18 +169,18 @@ def test_a_rebalance_that_one_release_began_is_finished_by_the_other(
     assert [record.generation for record in world.history("g") if record.finished_ms] == [1, 2]
 
 
-@pytest.mark.parametrize("first, second", [("this", "next"), ("next", "this")], ids=["upgrade", "downgrade"])
+@in_both_directions
 def test_an_eviction_that_one_release_made_is_waited_for_by_the_other(
     stage: ManualStage, world: World, first: str, second: str
 ) -> None:
-    begins = stage.hand("first", wrap=front(first))
+    begins = stage.hand("first", wrap=RELEASES[first])
     stuck, other = stage.stable_pair(begins, lease_ms=1000, max_poll_interval_ms=1000)
     three = stage.puppet("g", "c3", {"t": 1})
     begins.evict(stuck, other, three)
     begins.close()
     assert [mark.consumer for mark in world.state("g").marks] == ["c1"]
 
-    ends = stage.hand("second", wrap=front(second))
+    ends = stage.hand("second", wrap=RELEASES[second])
     began = ThreadRuntime().monotonic()
     ends.settle("g", other, three)
 
@@ -243,12 +237,12 @@ def test_unknown_znodes_of_the_next_release_are_kept_and_disturb_no_member(stage
 
 
 def test_a_topic_keeps_the_fields_of_the_next_release_when_it_gets_more_partitions(world: World) -> None:
-    topic = world.topic("t", 2)
-    path = world.brokers.topic("t")
+    topic = world.topic("u", 2)
+    path = world.brokers.topic("u")
     later = as_next_release(topic.to_bytes())
     world.put(path, later)
 
-    alter_topic(world.store, world.brokers, "t", 3)
+    alter_topic(world.store, world.brokers, "u", 3)
 
     before, after = json.loads(later), json.loads(world.data(path) or b"")
     assert after == {**before, "partitions": {"0": [], "1": [], "2": []}}
@@ -262,79 +256,46 @@ def test_a_topic_keeps_the_fields_of_the_next_release_when_it_gets_more_partitio
 def test_segments_of_one_release_are_read_by_queries_of_the_other_and_collected(
     world: World, tmp_path: Path, node: str, slot: str, query: str
 ) -> None:
-    world.topic("t", 4)
-    world.coordinator(wrap=front(node), sweep_interval_ms=100, segment_retention_ms=0)
-    with a_slot(world, tmp_path, slot) as ended, a_query(world, query) as planner:
+    """The slot's driver is of the query's release."""
+    world.coordinator(wrap=RELEASES[node], sweep_interval_ms=100, segment_retention_ms=0)
+    bench = SlotBench(world, tmp_path, wrap=RELEASES[query])
+    with closing(bench), a_query(world, query) as planner:
+        bench.end(300)
+        bench.post.keep(1)
+        bench.slot(0, wrap=RELEASES[slot], driver_gone_ms=60_000)
         start = planner.initial()
-        eventually(lambda: sum(s.rows for s in segments(world)) == 4 * 300, 15, "all is sealed")
-        assert all((version_of(world, path) > 1) == (slot == "next") for path in segment_paths(world))
+        eventually(lambda: sum(s.rows for s in bench.segments()) == 4 * 300, 15, "all is sealed")
+        sealed = [PATHS.segment(name) for name in world.names(PATHS.segments)]
+        assert all((version_of(world, path) > 1) == (slot == "next") for path in sealed)
 
         newest = max(world.names(PATHS.segments))
         end = within(
             lambda: found if (found := planner.latest(start)).segment == newest else None, 5, "its watch was called"
         )
-        batch = [sealed for run in planner.plan(start, end) for sealed in run]
-
-        assert sum(sealed.segment.rows for sealed in batch) == 4 * 300
+        assert sum(sealed.segment.rows for run in planner.plan(start, end) for sealed in run) == 4 * 300
         # Each trigger publishes the query's finished segments, once a second at most.
-        eventually(lambda: planner.latest(end) == end and not segments(world), 10, "what is finished is collected")
+        eventually(lambda: planner.latest(end) == end and not bench.segments(), 10, "what is finished is collected")
         record = SegmentsRecord.parse("", world.data(PATHS.segments) or b"")
         assert record.collected == end.czxid
-        assert ended == []
-
-
-def segment_paths(world: World) -> list[str]:
-    return [PATHS.segment(name) for name in world.names(PATHS.segments)]
-
-
-def segments(world: World) -> list[Segment]:
-    found = [world.data(path) for path in segment_paths(world)]
-    return [Segment.parse("", data) for data in found if data is not None]
-
-
-@contextmanager
-def a_slot(world: World, folder: Path, release: str) -> Iterator[list[dict[str, Any]]]:
-    """One fetcher slot in a thread, whose driver is of the other release; what the slot gave when it ended."""
-    driver = "this" if release == "next" else "next"
-    post = PoolPost(fronted(world, driver), ThreadRuntime(), "g", "p", "run-1")
-    folder_url = SegmentFolder(str(folder)).url
-    config = SlotConfig(
-        zk=world.zk, group="g", pool="p", log_dir="m", segments_dir=folder_url, seal_interval_ms=20,
-        session_timeout_ms=SESSION_MS,
-    )  # fmt: skip
-    spec = SlotSpec(config, Subscription({"t": 1}), 0, "run-1", "0")
-    slot = Slot(spec, MemoryLog(300), fronted(world, release), ThreadRuntime())
-    results: list[dict[str, Any]] = []
-    post.keep(1)
-    task = ThreadRuntime().spawn(lambda: results.append(slot.run()), "slot")
-    try:
-        yield results
-    finally:
-        slot.stop("the test is over")
-        task.join(10)
-        post.close()
+        assert bench.results == {}
 
 
 @contextmanager
 def a_query(world: World, release: str) -> Iterator[Planner]:
     config = SourceConfig(zk=world.zk, group="g", query="q", session_timeout_ms=SESSION_MS)
-    planner = Planner(config, fronted(world, release), ThreadRuntime())
-    try:
+    with closing(Planner(config, fronted(world, release), ThreadRuntime())) as planner:
         yield planner
-    finally:
-        planner.close()
 
 
 # ---- where a group begins
 
 
-@pytest.mark.parametrize("first, second", [("this", "next"), ("next", "this")], ids=["upgrade", "downgrade"])
+@in_both_directions
 @pytest.mark.parametrize("node", RELEASES)
 def test_where_a_group_began_under_one_release_it_begins_under_the_other(
     world: World, node: str, first: str, second: str
 ) -> None:
-    world.topic("t", 4)
-    world.coordinator(wrap=front(node))
+    world.coordinator(wrap=RELEASES[node])
     log = TimedLog(end=300)
     one = world.consumer("g", "c1", {"t": 1}, log=log, opener=fronted(world, first), start_position="end")
     eventually(lambda: one.held == EVERYTHING, 10, "it has begun")
@@ -349,7 +310,6 @@ def test_where_a_group_began_under_one_release_it_begins_under_the_other(
 
 
 def test_earlier_release_reads_a_start_record_as_an_offset_and_leaves_an_offset(world: World) -> None:
-    world.topic("t", 4)
     world.coordinator()
     log = TimedLog(end=300)
     one = world.consumer("g", "c1", {"t": 1}, log=log, start_position="end")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
+
+import pytest
 
 from consumer.assignment.base import Assignment, ClientAssignor, Cluster
 from consumer.assignment.consumers import ConsumerRole, client_assignors
@@ -34,6 +36,7 @@ from tests.support.stores import FrontStore
 from tests.support.wait import eventually
 from tests.support.world import World
 
+F = TypeVar("F", bound=FrontStore)
 PATHS = GroupPaths("g")
 Given = Mapping[str, Assignment]
 Action = Callable[[], None]
@@ -112,8 +115,7 @@ class Polled(Callbacks):
         name: str,
         assignors: Sequence[ClientAssignor],
         topics: dict[str, int],
-        pattern: str,
-        wrap: Callable[[Store], Store] = lambda store: store,
+        wrap: Callable[[Store], Store],
         **options: Any,
     ) -> None:
         self.name = name
@@ -123,7 +125,7 @@ class Polled(Callbacks):
         options = {"assignment": "client", "session_timeout_ms": SESSION_MS, **options}
         config = ConsumerConfig(zk=zk, group="g", consumer=name, **options)
         self.consumer = Consumer(
-            config, Subscription(topics, pattern), self, MemoryLog(), lambda: wrap(opener()), assignors=assignors
+            config, Subscription(topics), self, MemoryLog(), lambda: wrap(opener()), assignors=assignors
         )
         self.obey()
 
@@ -166,13 +168,27 @@ class Polled(Callbacks):
 
 
 class HandStage:
-    """Group `g` of members that the test polls, with a coordinator whose every turn it takes."""
+    """Group `g` of members that the test polls, with coordinators whose every turn it takes.
 
-    def __init__(self, world: World, stage: ManualStage) -> None:
+    :param like: the strategy of the members' assignors.
+    :ivar members: those that take part.  :ivar hand: the newest coordinator.  :ivar front: the store in front of it.
+    :ivar fronts: the store in front of each member's newest session.
+    :ivar before: the state in which the group began.  :ivar first_ask: the ask whose answer that is.
+    """
+
+    hand: Hand
+    front: Hooked
+    before: GroupState
+    first_ask: str
+
+    def __init__(self, world: World, stage: ManualStage, like: str = "range") -> None:
         self.world = world
         self.stage = stage
         self.members: list[Polled] = []
         self.assignors: dict[str, Scripted] = {}
+        self.fronts: dict[str, Hooked] = {}
+        self._like = like
+        self._closing: list[Polled] = []
 
     def topic(self, name: str, partitions: int) -> None:
         self.stage.topics[name] = self.world.topic(name, partitions)
@@ -182,30 +198,36 @@ class HandStage:
         self.world.more_partitions(name, partitions)
         self.stage.topics[name] = replace(self.stage.topics[name], partitions=tuple(range(partitions)))
 
-    def member(
-        self,
-        name: str,
-        *,
-        like: str = "range",
-        topics: dict[str, int] | None = None,
-        pattern: str = "static",
-        **rest: Any,
-    ) -> Polled:
-        """A member that has registered; its assignor is `assignors[name]`."""
-        assignor = self.assignors.setdefault(name, Scripted(like))
-        made = Polled(self.world.zk, name, [assignor], topics or {"t": 1}, pattern, **rest)
-        self.members.append(made)
-        return made
-
-    def coordinator(self, node: str) -> tuple[Hand, Hooked]:
-        """An elected coordinator, and the store in front of its session."""
-        fronts: list[Hooked] = []
+    def member(self, name: str, **options: Any) -> Polled:
+        """A member of topic `t` that has registered; its assignor is `assignors[name]`."""
 
         def wrap(store: Store) -> Store:
-            fronts.append(Hooked(store))
-            return fronts[-1]
+            self.fronts[name] = Hooked(store)
+            return self.fronts[name]
 
-        return self.stage.hand(node, wrap=wrap), fronts[0]
+        assignor = self.assignors.setdefault(name, Scripted(self._like))
+        made = Polled(self.world.zk, name, [assignor], {"t": 1}, wrap, **options)
+        self.members.append(made)
+        self._closing.append(made)
+        return made
+
+    def coordinator(self, node: str = "second") -> None:
+        """The next coordinator is elected."""
+        fronts = Fronts(Hooked)
+        self.hand = self.stage.hand(node, wrap=fronts)
+        self.front = fronts[0]
+
+    def begins(self, **leader: Any) -> None:
+        """A first coordinator makes a group of c1, which leads, and c2."""
+        self.coordinator("first")
+        self.member("c1", **leader)
+        self.member("c2")
+        self.before = self.settled()
+        assert self.before.client is not None
+        self.first_ask = self.before.client.ask
+        assert (self.before.generation, self.calls) == (1, 1)
+        for member in self.members:
+            member.stops.clear()
 
     @property
     def state(self) -> GroupState:
@@ -217,52 +239,55 @@ class HandStage:
         return [len(member.stops) for member in self.members]
 
     @property
+    def failures(self) -> list[int]:
+        """Of how many failures of a leader each member was notified."""
+        return [len(member.failures) for member in self.members]
+
+    @property
     def calls(self) -> int:
         """How often any leader's assignor was called."""
         return sum(assignor.calls for assignor in self.assignors.values())
 
-    def asked(self, hand: Hand, leader: str) -> Command:
+    def turn(self) -> Turn:
+        return self.hand.turn("g")
+
+    def dies(self) -> None:
+        """A turn in which the coordinator is killed."""
+        with pytest.raises(SessionLost):
+            self.turn()
+
+    def asked(self, leader: str) -> Command:
         """Turns until an unread `assign` command is in the leader's channel; the command."""
 
         def look() -> Command | None:
-            hand.turn("g")
+            self.turn()
             return next((each for each in self.world.commands("g", leader) if each.option == ASSIGN), None)
 
         found = eventually(look, 5, f"{leader} is asked")
         assert found is not None
         return found
 
-    def settled(self, hand: Hand, *members: Polled) -> GroupState:
+    def settled(self) -> GroupState:
         """Turns, with the members obeying in between, until the group is Stable without commands."""
-        some = members or tuple(self.members)
 
-        def step() -> Turn | None:
-            turn = hand.turn("g")
-            if turn.state is not None and turn.state.state == STABLE and not any(one.commands() for one in some):
-                for one in some:
-                    one.obey()
-                return turn
-            for one in some:
+        def step() -> bool:
+            state = self.turn().state
+            is_over = state is not None and state.state == STABLE and not any(one.commands() for one in self.members)
+            for one in self.members:
                 one.obey()
-            return None
+            return is_over
 
         eventually(step, 10, "g is Stable")
         return self.state
 
+    def shares(self, everything: PartitionSet) -> None:
+        """Each partition has one holder."""
+        assert sorted(part for member in self.members for part in member.held) == sorted(everything)
+
     def close(self) -> None:
-        for member in self.members:
+        for member in self._closing:
             with suppress(Exception):
                 member.close()
-
-
-@contextmanager
-def a_hand_stage(world: World, stage: ManualStage) -> Iterator[HandStage]:
-    """One whose members are closed at the end."""
-    made = HandStage(world, stage)
-    try:
-        yield made
-    finally:
-        made.close()
 
 
 # ---- znodes
@@ -351,38 +376,36 @@ class Hooked(FrontStore):
 
     # ---- what a coordinator has written
 
+    def written(self, under: str, *kinds: type[Create | SetData]) -> list[Create | SetData]:
+        """What these operations have written below a path, in order."""
+        operations = [each for commit in self.commits for each in commit]
+        return [each for each in operations if isinstance(each, kinds) and each.path.startswith(under)]
+
     def states(self) -> list[GroupState]:
         """Every state of group `g`, in order, without those that repeat the one before."""
-        data = [
-            each.data
-            for commit in self.commits
-            for each in commit
-            if isinstance(each, Create | SetData) and each.path == PATHS.state
-        ]
-        found: list[GroupState] = []
-        for one in data:
-            state = GroupState.parse("state", one)
-            if not found or found[-1] != state:
-                found.append(state)
-        return found
+        found = [GroupState.parse("state", each.data) for each in self.written(PATHS.state, Create, SetData)]
+        return [state for place, state in enumerate(found) if found[place - 1 : place] != [state]]
 
     def sent_commands(self) -> list[tuple[str, Command]]:
         """Every command that was sent in group `g`, with its consumer, in order."""
-        return [
-            (each.path.split("/")[-2], Command.parse("command", each.data))
-            for commit in self.commits
-            for each in commit
-            if isinstance(each, Create) and "/command-" in each.path and each.path.startswith(PATHS.channels)
-        ]
+        made = [each for each in self.written(PATHS.channels, Create) if "/command-" in each.path]
+        return [(each.path.split("/")[-2], Command.parse("command", each.data)) for each in made]
 
     def made_asks(self) -> list[Ask]:
         """Every ask that was made."""
-        return [
-            Ask.parse("ask", each.data)
-            for commit in self.commits
-            for each in commit
-            if isinstance(each, Create) and each.path.startswith(f"{PATHS.sync}/ask-")
-        ]
+        return [Ask.parse("ask", each.data) for each in self.written(f"{PATHS.sync}/ask-", Create)]
+
+
+class Fronts(list[F]):
+    """Makes such a store in front of each session; those that it has made, in order."""
+
+    def __init__(self, make: Callable[[Store], F]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __call__(self, store: Store) -> F:
+        self.append(self._make(store))
+        return self[-1]
 
 
 def switches(states: Sequence[GroupState]) -> list[tuple[str, bool]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -57,3 +57,11 @@ class NextRelease(FrontStore):
         with self._lock:
             self.written += [o.path for o in operations if isinstance(o, Create | SetData) and o.data]
         return done
+
+
+def this_release(store: Store) -> Store:
+    return store
+
+
+RELEASES: dict[str, Callable[[Store], Store]] = {"this": this_release, "next": NextRelease}
+"""Names of releases, and what is in front of the sessions of each."""

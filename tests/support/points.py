@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
+from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Listing, Node, Operation, Store, Watch
 from tests.simulation.store import SimStore
@@ -141,6 +142,15 @@ class _Pointed(FrontStore):
     def commit(self, operations: Sequence[Operation]) -> list[str]:
         with self._point.asked(f"commit {' '.join(f'{type(one).__name__} {one.path}' for one in operations)}"):
             return self.behind.commit(operations)
+
+
+def outcome(command: Callable[[], object]) -> CoordinatorError | None:
+    """The sentence with which a command failed."""
+    try:
+        command()
+    except CoordinatorError as error:
+        return error
+    return None
 
 
 def at_every_point(play: Callable[[Point], object], answers: bool = True) -> int:

@@ -18,6 +18,7 @@ from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.znodes.partitions import PartitionSet
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.segments import Segment
+from tests.support.hand import Wrap
 from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
 from tests.support.world import World
@@ -48,20 +49,35 @@ class _Full:
 class SlotBench:
     """A group of slots in threads that fetch topic `t` from memory.
 
-    :param access: how its sessions are opened.
+    :param access: how its sessions are opened.  :param wrap: in front of the session of the slots' driver.
     """
 
-    def __init__(self, world: World, folder: Path, group: str = "g", access: ZooKeeperAccess | None = None) -> None:
+    def __init__(
+        self,
+        world: World,
+        folder: Path,
+        group: str = "g",
+        access: ZooKeeperAccess | None = None,
+        wrap: Wrap = lambda store: store,
+    ) -> None:
         self.world = world
         self.paths = GroupPaths(group)
         self.log = MemoryLog()
         self.folder = SegmentFolder(str(folder))
         self._access = access
-        self.post = PoolPost(kazoo_factory(world.zk, SESSION_MS, access=access), ThreadRuntime(), group, "p", "run-1")
+        opener = kazoo_factory(world.zk, SESSION_MS, access=access)
+        self.post = PoolPost(lambda: wrap(opener()), ThreadRuntime(), group, "p", "run-1")
         self.results: dict[int, dict[str, Any]] = {}
         self.running: list[tuple[Slot, Task]] = []
 
-    def slot(self, number: int, zk: str = "", most_failing_s: float = math.inf, **options: Any) -> Slot:
+    def slot(
+        self,
+        number: int,
+        zk: str = "",
+        most_failing_s: float = math.inf,
+        wrap: Wrap = lambda store: store,
+        **options: Any,
+    ) -> Slot:
         options = {"seal_interval_ms": 20, "driver_gone_ms": 1000, "session_timeout_ms": SESSION_MS} | options
         config = SlotConfig(
             zk=zk or self.world.zk,
@@ -73,7 +89,7 @@ class SlotBench:
         )
         spec = SlotSpec(config, Subscription({"t": 1}), number, "run-1", "0")
         opener = kazoo_factory(config.zk, config.session_timeout_ms, access=self._access)
-        slot = Slot(spec, self.log, opener, ThreadRuntime(), most_failing_s=most_failing_s)
+        slot = Slot(spec, self.log, lambda: wrap(opener()), ThreadRuntime(), most_failing_s=most_failing_s)
         task = ThreadRuntime().spawn(lambda: self.results.update({number: slot.run()}), f"slot-{number}")
         self.running.append((slot, task))
         return slot
