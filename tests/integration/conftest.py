@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TypeVar
 from zlib import crc32
@@ -19,6 +19,7 @@ from tests.support.event_group import EventGroup
 from tests.support.hand import ManualStage, a_stage
 from tests.support.memlog import MemoryLog
 from tests.support.proxy import Proxy
+from tests.support.queries import QueryBench
 from tests.support.region import Counting, Operating
 from tests.support.virtual_time import HOSTS, VirtualTime
 from tests.support.world import World, a_world
@@ -107,6 +108,13 @@ def operating(world: World, log: MemoryLog) -> Iterator[Callable[..., Operating]
 def vanishing(stack: ExitStack, member: M) -> M:
     stack.callback(member.vanish)
     return member
+
+
+@pytest.fixture
+def bench(zk: str, tmp_path: Path) -> Iterator[QueryBench]:
+    """A group with segments that are made by hand, and runs of its queries."""
+    with closing(QueryBench(zk, tmp_path)) as bench:
+        yield bench
 
 
 @pytest.fixture
