@@ -31,6 +31,11 @@ def names(runs: list[list[Sealed]]) -> list[str]:
     return [sealed.name for run in runs for sealed in run]
 
 
+def shortened(text: str) -> str:
+    """With `s0` for the name of the first segment."""
+    return re.sub(r"segment-0*(\d+)", r"s\1", text)
+
+
 def later(planner: Planner, start: SourceOffset) -> SourceOffset:
     """The end of a batch after `start`, once the watch has fired: the next listing would only be after 10 s."""
     return within(lambda: end if (end := planner.latest(start)) != start else None, 5, "something more is sealed")
@@ -137,7 +142,7 @@ class QueryStory:
         for number, name in enumerate(self._given, 1):
             text = text.replace(name, f"query-{number}")
         text = re.sub(r"bytes, not \d+", "bytes, not as many", text.replace(self._bench.folder.url, "FOLDER"))
-        return re.sub(r"segment-0*(\d+)", r"s\1", text)
+        return shortened(text)
 
     @staticmethod
     def _name(short: str) -> str:

@@ -64,15 +64,15 @@ def _played(text: str, bench: Bench) -> Iterator[str]:
         yield step
         words = shlex.split(step, comments=True)
         try:
-            yield from (f"  {bench.shown(line)}" for line in _taken(bench, words))
+            yield from (f"  {bench.shown(line)}" for line in take(bench, words))
         except bench.errors as error:
             found = bench.shown(f"{type(error).__name__}: {error}")
             yield f"  {'likewise' if found in errors else found}"
             errors.add(found)
 
 
-def _taken(bench: Bench, words: list[str]) -> list[str]:
-    """What a step returns, as lines; a comment is none."""
+def take(bench: Bench, words: list[str]) -> list[str]:
+    """Take a step; what it returns, as lines. A comment is none."""
     if not words:
         return []
     verb = words.pop(0 if hasattr(bench, words[0]) else 1)
