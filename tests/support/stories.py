@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -82,4 +83,9 @@ def take(bench: Bench, words: list[str]) -> list[str]:
 
 
 def _value(word: str) -> Any:
-    return int(word) if word.lstrip("-").isdigit() else WORDS.get(word, word)
+    if word in WORDS:
+        return WORDS[word]
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(word)
+    return word
