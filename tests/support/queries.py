@@ -245,8 +245,17 @@ class QueryStory:
         self._planners[run] = self._bench.planner(query, **options)
         self._planners[run].prepare_available_now()
 
+    def _run(self, run: str, **options: object) -> Run:
+        """One that has begun."""
+        if run not in self._runs:
+            self.begins(run, **options)  # type: ignore[arg-type]
+        return self._runs[run]
+
     def begins(self, run: str, query: str = "q", **options: object) -> str | None:
-        """A run without a Spark checkpoint; where it begins, when that is not the beginning."""
+        """A run without a Spark checkpoint; where it begins, when that is not the beginning.
+
+        Its first offer or batch begins it, too, with the same options.
+        """
         planner = self._planners.pop(run, None) or self._bench.planner(query, **options)
         start = planner.initial()
         self._runs[run] = Run(planner, 0, start, start, start)
@@ -271,9 +280,9 @@ class QueryStory:
             one.before = start
         return self._begin(start)
 
-    def offers(self, run: str, max_rows: int = 0) -> str:
+    def offers(self, run: str, max_rows: int = 0, **options: object) -> str:
         """The end of the next batch by now."""
-        one = self._runs[run]
+        one = self._run(run, **options)
         one.offered = one.planner.latest(one.at, max_rows)
         return f"up to {self._shown(one.offered)}" if one.offered != one.at else "nothing"
 
@@ -287,9 +296,9 @@ class QueryStory:
             one.batches, one.before, one.at = one.batches + 1, start, end
         return " ".join(found) or "nothing"
 
-    def reads(self, run: str, max_rows: int = 0) -> str:
+    def reads(self, run: str, max_rows: int = 0, **options: object) -> str:
         """The next batch, once its watch has fired; with a bound, the one that is there by now."""
-        one = self._runs[run]
+        one = self._run(run, **options)
         one.offered = later(one.planner, one.at) if not max_rows else one.planner.latest(one.at, max_rows)
         return self.plans(run)
 

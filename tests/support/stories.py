@@ -2,10 +2,10 @@
 
     == a newer run of a query fences the older     a title: the id of the test
     # comments say why
-    seal 10 5                                      the bench's step `seal`, with words and options (key=value): numbers,
-    old reads                                      `True` and `False` are such; or its step `reads`, of what is `old`
-      s0 s1                                        what comes of a step is below it, indented: what it returns, or the
-    old stops                                      error that it raises; one raised before is `likewise`
+    seal 10 5; old reads                           the bench's step `seal`, with words and options (key=value): numbers,
+      s0 s1                                        `True` and `False` are such; and its step `reads`, of what is `old`.
+    new resumes old; new plans again               What comes of the steps is below, indented: what they return, or the
+      s0 s1                                        error that one raises; one raised before is `likewise`
 
 `--rewrite` writes what comes of the steps now into the file: review the difference.
 """
@@ -57,25 +57,23 @@ def play(request: pytest.FixtureRequest, file: Path, title: str, bench: Bench) -
 
 
 def _played(text: str, bench: Bench) -> Iterator[str]:
-    """The steps of a story, each with what comes of it."""
+    """The lines of a story, each with what comes of its steps."""
     errors: set[str] = set()
-    for step in text.splitlines():
-        if step.startswith(" "):
+    for line in text.splitlines():
+        if line.startswith(" "):
             continue
-        yield step
-        words = shlex.split(step, comments=True)
-        try:
-            yield from (f"  {bench.shown(line)}" for line in take(bench, words))
-        except bench.errors as error:
-            found = bench.shown(f"{type(error).__name__}: {error}")
-            yield f"  {'likewise' if found in errors else found}"
-            errors.add(found)
+        yield line
+        for step in line.split(";") if not line.startswith("#") else ():
+            try:
+                yield from (f"  {bench.shown(found)}" for found in take(bench, shlex.split(step)))
+            except bench.errors as error:
+                found = bench.shown(f"{type(error).__name__}: {error}")
+                yield f"  {'likewise' if found in errors else found}"
+                errors.add(found)
 
 
 def take(bench: Bench, words: list[str]) -> list[str]:
-    """Take a step; what it returns, as lines. A comment is none."""
-    if not words:
-        return []
+    """Take a step; what it returns, as lines."""
     verb = words.pop(0 if hasattr(bench, words[0]) else 1)
     options = {key: _value(text) for key, _, text in (word.partition("=") for word in words if "=" in word)}
     found = getattr(bench, verb)(*(_value(word) for word in words if "=" not in word), **options)
