@@ -385,10 +385,9 @@ def write(log_dir: Path, topic: Topic, records: int, time_ms: int | None = None)
 # ---- the log does not have the offset any more
 
 
-@pytest.mark.parametrize(("reset", "first"), [("earliest", 40), ("latest", 70)])
-def test_committed_offset_below_the_log_start_follows_auto_offset_reset(
-    world: World, started: Starting, reset: str, first: int, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.fixture
+def log(world: World, started: Starting) -> TimedLog:
+    """The group has committed 20, and by now there are 40 to 70."""
     world.topic("t", 1)
     log = TimedLog(end=20)
     before = started("c1", log)
@@ -396,7 +395,13 @@ def test_committed_offset_below_the_log_start_follows_auto_offset_reset(
     before.consumer.commit()
     before.consumer.close()
     log.begin, log.end = 40, 70
+    return log
 
+
+@pytest.mark.parametrize(("reset", "first"), [("earliest", 40), ("latest", 70)])
+def test_committed_offset_below_the_log_start_follows_auto_offset_reset(
+    world: World, started: Starting, log: TimedLog, reset: str, first: int, caplog: pytest.LogCaptureFixture
+) -> None:
     after = started("c1", log, auto_offset_reset=reset)
     after.polls_until_at(70)
     log.end = 80
@@ -410,15 +415,9 @@ def test_committed_offset_below_the_log_start_follows_auto_offset_reset(
     assert said in caplog.text
 
 
-def test_a_log_that_was_cut_below_the_committed_offset_is_an_error_with_none(world: World, started: Starting) -> None:
-    world.topic("t", 1)
-    log = TimedLog(end=20)
-    before = started("c1", log)
-    before.polls_until_at(20)
-    before.consumer.commit()
-    before.consumer.close()
-    log.begin, log.end = 40, 70
-
+def test_a_log_that_was_cut_below_the_committed_offset_is_an_error_with_none(
+    world: World, started: Starting, log: TimedLog
+) -> None:
     after = started("c1", log, auto_offset_reset="none")
 
     def refused() -> str:
