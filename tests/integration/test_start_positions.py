@@ -70,6 +70,14 @@ class Application:
     def firsts(self) -> dict[TopicPartition, int]:
         return {partition: offsets[0] for partition, offsets in self.found.items()}
 
+    def refused(self) -> str:
+        """Why a poll raises; empty when it does not."""
+        try:
+            self.poll()
+        except (NoOffsetForPartition, OffsetOutOfRange) as error:
+            return str(error)
+        return ""
+
     def vanishes(self) -> None:
         """Its session is closed, and nothing else is written."""
         store = self.consumer.member.store
@@ -209,18 +217,15 @@ def test_none_without_an_offset_raises_and_partitions_with_offsets_are_held(worl
     world.put(PATHS.offset("t", 1), OffsetRecord(7, topic.id, 0).to_bytes())
     app = started("c1", TimedLog(end=50), auto_offset_reset="none")
 
-    def refused() -> str:
-        try:
-            app.poll()
-        except NoOffsetForPartition as error:
-            return str(error)
-        return ""
-
-    assert "the group has no offset for t-0, and auto_offset_reset is none" in eventually(refused, 15, "poll raises")
+    assert "the group has no offset for t-0, and auto_offset_reset is none" in eventually(
+        app.refused, 15, "poll raises"
+    )
     assert app.consumer.assignment() == parts("t", 1)
     assert world.data(PATHS.offset("t", 0)) is None, "nothing is decided"
     world.put(PATHS.offset("t", 0), OffsetRecord(9, topic.id, 0).to_bytes())
-    eventually(lambda: refused() == "" and app.consumer.assignment() == parts("t", 0, 1), 15, "the start is recorded")
+    eventually(
+        lambda: app.refused() == "" and app.consumer.assignment() == parts("t", 0, 1), 15, "the start is recorded"
+    )
     app.polls_until_at(50)
     assert app.firsts() == {T0: 9, TopicPartition("t", 1): 7}
 
@@ -420,14 +425,7 @@ def test_a_log_that_was_cut_below_the_committed_offset_is_an_error_with_none(
 ) -> None:
     after = started("c1", log, auto_offset_reset="none")
 
-    def refused() -> str:
-        try:
-            after.poll()
-        except OffsetOutOfRange as error:
-            return str(error)
-        return ""
-
-    assert "auto_offset_reset is none, so t-0 waits" in eventually(refused, 15, "poll raises")
-    assert refused() and not after.found
+    assert "auto_offset_reset is none, so t-0 waits" in eventually(after.refused, 15, "poll raises")
+    assert after.refused() and not after.found
     after.consumer.close()
     assert record(world).offset == 20, "nothing has moved"

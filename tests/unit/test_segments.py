@@ -18,7 +18,6 @@ from consumer.metrics import ConsumerMetrics
 from consumer.sealing.sealer import SealConfig, Sealer
 from consumer.sealing.segment_files import BATCH_BYTES, SegmentFolder, arranged, incarnation_of, segment_file
 from coordinator.zk.errors import ConnectionLost, IncarnationOver, OutcomeUnknown, Refused, UsageError
-from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Create, Operation
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
@@ -28,18 +27,9 @@ from tests.support.memlog import MemoryLog, batch_of
 from tests.support.sealed import records_in
 from tests.support.stories import play, stories
 from tests.support.timedlog import TimedLog
+from tests.unit.manual import ManualRuntime
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
-
-
-class Clock(ThreadRuntime):
-    """Time that is advanced by the test only."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 class Membership:
@@ -117,7 +107,7 @@ class Bench:
     """A sealer with everything around it."""
 
     def __init__(self, folder: Path, end: int = 250, log: MemoryLog | None = None, **config: int) -> None:
-        self.clock = Clock()
+        self.clock = ManualRuntime(100.0)
         self.log = log or MemoryLog(end)
         self.fetcher = Fetcher(self.log)
         self.files = Folder(str(folder))
