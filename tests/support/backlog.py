@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,8 +84,8 @@ def a_machine() -> Ahead:
     return Ahead(wall_ahead_s=YEAR_S)
 
 
-def coordinator(world: World, **options: int) -> CoordinatorService:
-    defaults = {"backlog_interval_ms": 50, "sweep_interval_ms": 100, "segment_retention_ms": 0}
+def coordinator(world: World, **options: Any) -> CoordinatorService:
+    defaults: dict[str, Any] = {"backlog_interval_ms": 50, "sweep_interval_ms": 100, "segment_retention_ms": 0}
     return world.elected(world.coordinator(**defaults | options))
 
 
@@ -120,7 +121,7 @@ class BacklogStory:
     The state that a round leaves is the segments that exist, and what the data of `segments` says.
     """
 
-    errors = ()
+    errors: tuple[type[Exception], ...] = ()
 
     def __init__(self, backlog: Backlog, caplog: pytest.LogCaptureFixture) -> None:
         self._backlog = backlog
@@ -229,21 +230,22 @@ class BacklogStory:
 
     def meanwhile(self, *step: str) -> None:
         """A step, just before its next commit."""
-        self._store.before(lambda operations: True, lambda: take(self, list(step)) and None)
+        self._store.before(lambda operations: True, lambda: take(self, list(step)))
 
     def collects(self, _: str, rounds: int = 1) -> str:
         """`it collects`: so many rounds; the state after them."""
         if self._collector is None:
             self.collector()
         assert self._collector is not None
-        for _ in range(rounds):
+        for _round in range(rounds):
             self._collector.collect(["g"])
         return self._state()
 
     def problems(self) -> str:
         """What the collector or the coordinator reports."""
-        assert self._service is not None or self._collector is not None
-        found = self._collector._term.problems if self._collector is not None else self._service.problems
+        collector, service = self._collector, self._service
+        found = collector._term.problems if collector is not None else service.problems if service is not None else None
+        assert found is not None
         return " ".join(sorted(path.removeprefix(PATHS.root) for path in found.current())) or "none"
 
     def queries(self) -> str:

@@ -36,7 +36,7 @@ from tests.support.world import World
 
 PATHS = GroupPaths("g")
 Given = Mapping[str, Assignment]
-Action = Callable[[], None]
+Action = Callable[[], object]
 Match = Callable[[Sequence[Operation]], bool]
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,9 @@ def shortened(text: str) -> str:
 
 def later(planner: Planner, start: SourceOffset) -> SourceOffset:
     """The end of a batch after `start`, once the watch has fired: the next listing would only be after 10 s."""
-    return within(lambda: end if (end := planner.latest(start)) != start else None, 5, "something more is sealed")
+    found = within(lambda: end if (end := planner.latest(start)) != start else None, 5, "something more is sealed")
+    assert found is not None
+    return found
 
 
 def restarted(offset: SourceOffset) -> SourceOffset:
@@ -59,10 +62,10 @@ class QueryBench(SealedGroup):
         opener = kazoo_factory(self.zk, SESSION_MS)
         return opener if front is None else lambda: front(opener())
 
-    def _config(self, **options: object) -> SourceConfig:
-        return SourceConfig(**({"zk": self.zk, "group": "g"} | options))  # type: ignore[arg-type]
+    def _config(self, **options: Any) -> SourceConfig:
+        return SourceConfig(**({"zk": self.zk, "group": "g"} | options))
 
-    def planner(self, query: str = "q", front: Callable[[Store], Store] | None = None, **options: object) -> Planner:
+    def planner(self, query: str = "q", front: Callable[[Store], Store] | None = None, **options: Any) -> Planner:
         """A run of a query.
 
         :param front: a store in front of each of its sessions.
@@ -74,13 +77,14 @@ class QueryBench(SealedGroup):
         self,
         kind: type[BatchPlanner] = BatchPlanner,
         front: Callable[[Store], Store] | None = None,
-        **options: object,
+        **options: Any,
     ) -> BatchPlanner:
         """One batch read."""
-        self._planners.append(kind(self._config(**options), self._opener(front), ThreadRuntime()))
-        return self._planners[-1]
+        planner = kind(self._config(**options), self._opener(front), ThreadRuntime())
+        self._planners.append(planner)
+        return planner
 
-    def ran(self, query: str = "q", **options: object) -> tuple[Planner, SourceOffset, SourceOffset]:
+    def ran(self, query: str = "q", **options: Any) -> tuple[Planner, SourceOffset, SourceOffset]:
         """A run that has planned its first batch, with this batch's start and end."""
         planner = self.planner(query, **options)
         start = planner.initial()
@@ -124,7 +128,7 @@ class QueryStory:
     """Steps of stories (see `stories.py`) about a group's queries. Segment 0 is `s0`; a name that a query gave itself
     is `query-1`."""
 
-    errors = (CoordinatorError,)
+    errors: tuple[type[Exception], ...] = (CoordinatorError,)
 
     def __init__(self, bench: QueryBench, caplog: pytest.LogCaptureFixture) -> None:
         self._bench = bench
@@ -150,7 +154,9 @@ class QueryStory:
 
     # ---- what others do
 
-    def seal(self, *rows: int, partition: int = 0, first: int | None = None, cause: str = "", lost: int = -1) -> None:
+    def seal(
+        self, *rows: int | str, partition: int = 0, first: int | None = None, cause: str = "", lost: int = -1
+    ) -> None:
         """A segment for each number of rows; of 10 without any. `cause=reset` is the last reset, or one to come.
 
         `seal garbage` makes one that cannot be understood.
@@ -160,7 +166,7 @@ class QueryStory:
             return
         reset = self._reset if cause else None
         for each in rows or (10,):
-            name = self._bench.seal(each, partition, first, Discontinuity(LOST, lost) if lost >= 0 else reset)
+            name = self._bench.seal(int(each), partition, first, Discontinuity(LOST, lost) if lost >= 0 else reset)
             self._sealed[self._bench.czxid(name)] = name
 
     def refuse(self, *_: str) -> None:
@@ -240,18 +246,18 @@ class QueryStory:
         is_named = not offset.query.startswith("query-")
         return None if is_named and not offset.czxid else f"after {self._shown(offset)}"
 
-    def takes(self, run: str, *_: str, query: str = "q", **options: object) -> None:
+    def takes(self, run: str, *_: str, query: str = "q", **options: Any) -> None:
         """`q takes what is there now`: `availableNow`, of a run that has not begun."""
         self._planners[run] = self._bench.planner(query, **options)
         self._planners[run].prepare_available_now()
 
-    def _run(self, run: str, **options: object) -> Run:
+    def _run(self, run: str, **options: Any) -> Run:
         """One that has begun."""
         if run not in self._runs:
-            self.begins(run, **options)  # type: ignore[arg-type]
+            self.begins(run, **options)
         return self._runs[run]
 
-    def begins(self, run: str, query: str = "q", **options: object) -> str | None:
+    def begins(self, run: str, query: str = "q", **options: Any) -> str | None:
         """A run without a Spark checkpoint; where it begins, when that is not the beginning.
 
         Its first offer or batch begins it, too, with the same options.
@@ -261,13 +267,13 @@ class QueryStory:
         self._runs[run] = Run(planner, 0, start, start, start)
         return self._begin(start)
 
-    def resumes(self, run: str, other: str, query: str = "q", **options: object) -> None:
+    def resumes(self, run: str, other: str, query: str = "q", **options: Any) -> None:
         """A run with the Spark checkpoint of another one."""
         last = self._runs[other]
         places = [restarted(place) for place in (last.at, last.before, last.offered)]
         self._runs[run] = Run(self._bench.planner(query, **options), last.batches, *places)
 
-    def restarts(self, run: str, query: str = "q", **options: object) -> None:
+    def restarts(self, run: str, query: str = "q", **options: Any) -> None:
         self.resumes(run, run, query, **options)
 
     def asks(self, run: str, *_: str) -> str | None:
@@ -280,7 +286,7 @@ class QueryStory:
             one.before = start
         return self._begin(start)
 
-    def offers(self, run: str, max_rows: int = 0, **options: object) -> str:
+    def offers(self, run: str, max_rows: int = 0, **options: Any) -> str:
         """The end of the next batch by now."""
         one = self._run(run, **options)
         one.offered = one.planner.latest(one.at, max_rows)
@@ -296,7 +302,7 @@ class QueryStory:
             one.batches, one.before, one.at = one.batches + 1, start, end
         return " ".join(found) or "nothing"
 
-    def reads(self, run: str, max_rows: int = 0, **options: object) -> str:
+    def reads(self, run: str, max_rows: int = 0, **options: Any) -> str:
         """The next batch, once its watch has fired; with a bound, the one that is there by now."""
         one = self._run(run, **options)
         one.offered = later(one.planner, one.at) if not max_rows else one.planner.latest(one.at, max_rows)
@@ -317,7 +323,7 @@ class QueryStory:
 
     # ---- batch reads
 
-    def batch(self, **options: object) -> str:
+    def batch(self, **options: Any) -> str:
         """What a batch read plans."""
         options = {key: self._name(text) if re.match(r"s\d", str(text)) else text for key, text in options.items()}
         return " ".join(names(self._bench.batch_planner(**options).plan_all())) or "nothing"

@@ -146,7 +146,7 @@ class Bench:
 class SealerStory:
     """Steps of stories (see `stories.py`) about a sealer; its log, commits, disk and time are the story's."""
 
-    errors = (OutcomeUnknown,)
+    errors: tuple[type[Exception], ...] = (OutcomeUnknown,)
 
     def __init__(self, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
         self._folder = folder
@@ -169,7 +169,8 @@ class SealerStory:
         """Once, or `all`."""
         if not how:
             return f"{self._bench.sealer.fetch()} records"
-        return self._bench.fetch_all()
+        self._bench.fetch_all()
+        return None
 
     def seal(self) -> str:
         return "nothing is open" if self._bench.sealer.seal() else "it is open"
