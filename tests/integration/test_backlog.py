@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.planning.backpressure import HURRY_BYTES, Bounds
+from coordinator.planning.backpressure import Bounds
 from coordinator.term.term import ServerClock
 from coordinator.zk.store import Create, Delete
 from coordinator.zk.update import ensure
@@ -38,19 +38,6 @@ def test_backlog(
     backlog: Backlog, title: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
 ) -> None:
     play(request, STORIES, title, BacklogStory(backlog, caplog))
-
-
-def test_many_bytes_that_every_query_has_finished_do_not_wait_for_the_sweep(world: World, backlog: Backlog) -> None:
-    names = backlog.seals(2, size=HURRY_BYTES // 2)
-    backlog.finishes("q", backlog.czxid(names[-1]))
-    collector = collector_on(world, bounds=Bounds(20_000, 4 << 30), sweep_interval_ms=600_000)
-
-    collector.collect(["g"])
-    assert backlog.left == names, "so many may wait"
-    names += backlog.seals(1, size=KIB)
-    collector.collect(["g"])
-    assert backlog.left == names[2:]
-    assert backlog.files == 1
 
 
 def test_a_backlog_that_one_round_cannot_read_is_read_over_several(
