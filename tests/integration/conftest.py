@@ -18,6 +18,7 @@ from tests.support.clients import fresh_chroot
 from tests.support.event_group import EventGroup
 from tests.support.hand import ManualStage, a_stage
 from tests.support.proxy import Proxy
+from tests.support.queries import QueryBench
 from tests.support.region import Counting, CountingRegion, Operating, OperatingRegion, RegionBench
 from tests.support.virtual_time import HOSTS, VirtualTime
 from tests.support.world import World, a_world
@@ -106,6 +107,13 @@ def r(world: World) -> Iterator[CountingRegion]:
 def o(world: World) -> Iterator[OperatingRegion]:
     """The same of operators, with two threads each."""
     with closing(RegionBench(world, Operating)) as bench:
+        yield bench
+
+
+@pytest.fixture
+def bench(zk: str, tmp_path: Path) -> Iterator[QueryBench]:
+    """A group with segments that are made by hand, and runs of its queries."""
+    with closing(QueryBench(zk, tmp_path)) as bench:
         yield bench
 
 

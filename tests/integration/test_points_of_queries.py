@@ -16,11 +16,12 @@ from consumer.spark.source.query_znode import QueryRemoved, QueryTakenOver
 from consumer.spark.source.segment_index import LIST_AGAIN_S, SourceOffset
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Create, Delete, SetData, Store
+from coordinator.zk.store import Create, SetData, Store
 from coordinator.zk.update import READ_AGAIN_S
 from coordinator.zk.znodes.paths import COORDINATOR_EPOCH
 from coordinator.zk.znodes.records import EpochRecord
 from coordinator.zk.znodes.segments import SegmentsRecord
+from tests.support.clock import Ahead
 from tests.support.cuts import HandMadeRegion
 from tests.support.points import Point, at_every_point, in_virtual_time, reply_is_lost, session_ends
 from tests.support.sealed import SealedGroup, a_collector
@@ -31,22 +32,13 @@ LONG_S = 8 * 86_400.0
 """A query that is silent for so long expires."""
 
 
-class Clock(ThreadRuntime):
-    """Time as a test has it, for what is published now and then."""
-
-    ahead = 0.0
-
-    def monotonic(self) -> float:
-        return super().monotonic() + self.ahead
-
-
 class Scene:
     """Group `g` with three segments, the first of which every query has finished; query `fast` has finished all."""
 
     def __init__(self, zk: str, folder: Path, point: Point) -> None:
         self._zk = zk
         self.point = point
-        self.clock = Clock()
+        self.clock = Ahead()
         self._opened: list[Store] = []
         self._planners: list[Planner] = []
         self.store = self.open()
@@ -79,14 +71,11 @@ class Scene:
 
     @property
     def left(self) -> list[str]:
-        """The segments that exist."""
-        listing = self.store.children(self.group.paths.segments)
-        return sorted(listing.names) if listing else []
+        return self.group.left
 
     @property
     def queries(self) -> set[str]:
-        listing = self.store.children(self.group.paths.queries)
-        return set(listing.names) if listing else set()
+        return {*self.group.queries}
 
     @property
     def collected(self) -> int:
@@ -145,9 +134,7 @@ def coordinator_collects(scene: Scene) -> None:
 def coordinator_collects_after_a_seal(scene: Scene) -> None:
     """All of it: the first segment after it is not in the listing before."""
     scene.seals()
-    node = scene.store.get(scene.group.paths.query("fast"))
-    assert node is not None
-    scene.store.commit([Delete(scene.group.paths.query("fast")), SetData(scene.group.paths.queries, b"")])
+    scene.group.remove_query("fast")
     scene.group.query("fast", scene.sealed[-1])
     coordinator_collects(scene)
 
@@ -216,7 +203,7 @@ def test_of_two_runs_of_a_query_the_newer_alone_goes_on(is_new: bool) -> None:
             if not is_new:
                 ends.append(read_on(planner, planner.initial())[1])
                 scene.seals()
-                scene.clock.ahead += 2  # it has something to publish
+                scene.clock.ahead_s += 2  # it has something to publish
 
             def happens() -> None:
                 other = scene.planner()
@@ -251,7 +238,7 @@ def test_replaced_run_whose_segments_are_collected_ends_as_replaced() -> None:
             def happens() -> None:
                 other = scene.planner()
                 _, after = read_on(other, start)
-                scene.clock.ahead += 2  # it has something to publish
+                scene.clock.ahead_s += 2  # it has something to publish
                 other.latest(after)
                 coordinator_collects_after_a_seal(scene)
                 assert scene.collected > end.czxid
@@ -278,13 +265,8 @@ def test_query_removed_between_any_two_requests_does_not_register_again() -> Non
             planner = scene.planner()
             _, end = read_on(planner, planner.initial())
             scene.seals()
-            paths = scene.group.paths
-
-            def removed() -> None:
-                scene.store.commit([SetData(paths.queries, b""), Delete(paths.query("q"))])
-
             try:
-                with point.sequence(removed):
+                with point.sequence(scene.group.remove_query):
                     read_on(planner, end)
                 within(lambda: is_removed(planner, end), READ_AGAIN_S / 2, "the watch has fired")
             except QueryRemoved:
@@ -402,7 +384,7 @@ def query_registers_and_reads(scene: Scene) -> None:
     assert scene.late is not None
     planner, start = scene.late
     _, end = read_on(planner, start)
-    scene.clock.ahead += 2
+    scene.clock.ahead_s += 2
     planner.latest(end)
     scene.seals()
     scene.late, scene.unfinished = (planner, end), scene.sealed[-1:]
@@ -459,7 +441,7 @@ def test_query_that_is_back_beside_its_expiry_reads_on_or_says_so(is_restarted: 
             unread = [scene.seals() for _ in range(2)]
             collector = a_collector(scene.open_pointed(), scene.clock)
             collector.collect(["g"])
-            scene.clock.ahead += LONG_S
+            scene.clock.ahead_s += LONG_S
             scene.group.query("alive", unread[-1])
             found: list[str] | None = None
 

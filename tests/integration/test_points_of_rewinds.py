@@ -17,7 +17,7 @@ from consumer.spark.source.rewind import CheckpointFiles, NotRewindable
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Create, Delete, SetData
+from coordinator.zk.store import Create
 from coordinator.zk.znodes.paths import COORDINATOR_EPOCH
 from coordinator.zk.znodes.records import EpochRecord
 from tests.support.cuts import HandMadeRegion
@@ -75,8 +75,7 @@ def segment_is_sealed(scene: Scene) -> None:
 
 
 def query_is_removed(scene: Scene) -> None:
-    paths = scene.group.paths
-    scene.world.store.commit([SetData(paths.queries, b""), Delete(paths.query("q"))])
+    scene.group.remove_query()
 
 
 def another_rewinds(scene: Scene) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,22 +13,13 @@ from consumer.spark.source.rewind import PROVIDER, CheckpointFiles, NotRewindabl
 from consumer.spark.source.segment_index import SourceOffset
 from coordinator.zk.errors import BadData, CoordinatorError, StoreError, UsageError
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.store import Delete, Operation, SetData
-from coordinator.zk.znodes.segments import Rewind, SegmentsRecord
+from coordinator.zk.znodes.segments import Rewind
+from tests.support.client_side import Hooked
+from tests.support.clock import Ahead
 from tests.support.cuts import HandMadeRegion
 from tests.support.ran_query import Ran
 from tests.support.sealed import SealedGroup
-from tests.support.stores import FrontStore
 from tests.support.world import a_world
-
-SESSION_MS = 2000
-
-
-class Later(ThreadRuntime):
-    """Four minutes from now: no heartbeat since."""
-
-    def wall_ms(self) -> int:
-        return super().wall_ms() + 240_000
 
 
 @pytest.fixture
@@ -119,7 +110,7 @@ def test_query_with_a_recent_heartbeat_is_not_rewound_unless_declared_stopped(ra
         ran.rewinder(has_ended=False).to(1, execute=True)
 
     assert ran.files == before and ran.query.rewind is None
-    silent = Rewinder(ran.world.store, Later(), "g", "q", str(ran.folder))
+    silent = Rewinder(ran.world.store, Ahead(240.0), "g", "q", str(ran.folder))  # no heartbeat for four minutes
     assert silent.to(1, execute=True).batch == 1
 
 
@@ -139,15 +130,8 @@ def test_batch_ends_at_any_of_several_checkpoints_with_nothing_between_them(ran:
         ran.rewinder().to(spanned)
 
 
-def collect(ran: Ran, *names: str) -> None:
-    """As the coordinator collects, all in one multi."""
-    record = SegmentsRecord(collected=ran.group.czxid(names[-1])).to_bytes()
-    gone = [Delete(ran.group.paths.segment(name)) for name in names]
-    ran.world.store.commit([SetData(ran.group.paths.segments, record), *gone])
-
-
 def test_rewind_to_a_batch_with_collected_segments_is_refused(ran: Ran) -> None:
-    collect(ran, *ran.names[:3])
+    ran.group.collect(ran.names[:3])
 
     with pytest.raises(
         NotRewindable, match=f"segments after {ran.names[1]}, up to which Spark has read there, were collected"
@@ -156,26 +140,13 @@ def test_rewind_to_a_batch_with_collected_segments_is_refused(ran: Ran) -> None:
     assert ran.rewinder().to(2).batch == 3
 
 
-class Collecting(FrontStore):
-    """The coordinator collects what every query has finished, right before the first multi."""
-
-    def __init__(self, ran: Ran) -> None:
-        super().__init__(ran.world.store)
-        self._ran: Ran | None = ran
-
-    def commit(self, operations: Sequence[Operation]) -> list[str]:
-        ran, self._ran = self._ran, None
-        if ran is not None:
-            collect(ran, *ran.names[:5])
-        return super().commit(operations)
-
-
 def test_rewind_to_segments_collected_meanwhile_is_refused(ran: Ran) -> None:
     before = ran.files
-    rewinder = Rewinder(Collecting(ran), ThreadRuntime(), "g", "q", str(ran.folder), True)
+    store = Hooked(ran.world.store)
+    store.before(lambda operations: True, lambda: ran.group.collect(ran.names[:5]))
 
     with pytest.raises(NotRewindable, match="were collected"):
-        rewinder.to(1, execute=True)
+        ran.rewinder(store=store).to(1, execute=True)
 
     assert ran.files == before and ran.query.rewind is None
 

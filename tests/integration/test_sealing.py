@@ -37,6 +37,11 @@ def world(zk: str) -> Iterator[World]:
         yield world
 
 
+def behind(bench: SlotBench, proxy: Proxy) -> None:
+    """A slot that reaches ZooKeeper through a proxy."""
+    bench.slot(0, zk=proxy.hosts + bench.world.zk[bench.world.zk.index("/") :])
+
+
 def is_seal(request: bytes) -> bool:
     return op_code(request) == MULTI and b"/segments/segment-" in request
 
@@ -45,8 +50,7 @@ def is_seal(request: bytes) -> bool:
 def test_a_seal_whose_reply_or_request_is_lost_is_done_once(
     zookeeper_proxy: Proxy, bench: SlotBench, is_reply: bool
 ) -> None:
-    chroot = bench.world.zk[bench.world.zk.index("/") :]
-    bench.slot(0, zk=zookeeper_proxy.hosts + chroot)
+    behind(bench, zookeeper_proxy)
     for records in range(100, 600, 100):
         loss = zookeeper_proxy.drop_reply(is_seal) if is_reply else zookeeper_proxy.drop_request(is_seal)
         bench.end(records)
@@ -58,8 +62,7 @@ def test_a_seal_whose_reply_or_request_is_lost_is_done_once(
 def test_seal_is_done_once_after_lost_replies_of_the_seal_and_its_check(
     zookeeper_proxy: Proxy, bench: SlotBench
 ) -> None:
-    chroot = bench.world.zk[bench.world.zk.index("/") :]
-    bench.slot(0, zk=zookeeper_proxy.hosts + chroot)
+    behind(bench, zookeeper_proxy)
     for records in range(100, 600, 100):
         seal = zookeeper_proxy.drop_reply(is_seal)
         bench.end(records)
@@ -69,8 +72,7 @@ def test_seal_is_done_once_after_lost_replies_of_the_seal_and_its_check(
 
 
 def test_a_connection_that_is_cut_again_and_again_costs_no_record(zookeeper_proxy: Proxy, bench: SlotBench) -> None:
-    chroot = bench.world.zk[bench.world.zk.index("/") :]
-    bench.slot(0, zk=zookeeper_proxy.hosts + chroot)
+    behind(bench, zookeeper_proxy)
     for records in range(100, 1600, 100):
         bench.grow(records)
         zookeeper_proxy.cut()

@@ -39,7 +39,7 @@ from tests.support.world import World
 F = TypeVar("F", bound=FrontStore)
 PATHS = GroupPaths("g")
 Given = Mapping[str, Assignment]
-Action = Callable[[], None]
+Action = Callable[[], object]
 Match = Callable[[Sequence[Operation]], bool]
 
 

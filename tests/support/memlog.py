@@ -29,19 +29,26 @@ class MemoryLog(PullLog):
         last = min(self.end, offset + 100)
         if last <= offset:
             return Fetched([], offset)
-        rows = range(offset, last)
-        columns = {
-            "key": [None for _ in rows],
-            "value": [f"{topic}-{partition}-{row}".encode() for row in rows],
-            "topic": [topic for _ in rows],
-            "partition": [partition for _ in rows],
-            "offset": list(rows),
-            "timestamp": [row * 1000 for row in rows],
-            "timestampType": [0 for _ in rows],
-            "headers": [None for _ in rows],
-        }
-        arrays = [pa.array(columns[field.name], field.type) for field in LOG_SCHEMA]
-        return Fetched([pa.RecordBatch.from_arrays(arrays, schema=LOG_SCHEMA)], last)
+        values = [f"{topic}-{partition}-{row}".encode() for row in range(offset, last)]
+        return Fetched([batch_of(topic, partition, offset, values)], last)
 
     def close(self) -> None:
         pass
+
+
+def batch_of(topic: str, partition: int, first: int, values: list[bytes]) -> pa.RecordBatch:
+    """Records of these values from the offset `first` on; the time of each is its offset, in milliseconds."""
+    count = len(values)
+    columns = {
+        "key": pa.nulls(count, pa.binary()),
+        "value": pa.array(values, pa.binary()),
+        "topic": pa.array([topic] * count),
+        "partition": pa.array([partition] * count, pa.int32()),
+        "offset": pa.array(range(first, first + count), pa.int64()),
+        "timestamp": pa.array(range(1000 * first, 1000 * (first + count), 1000), pa.int64()).cast(
+            LOG_SCHEMA.field("timestamp").type
+        ),
+        "timestampType": pa.array([0] * count, pa.int32()),
+        "headers": pa.array([None] * count, LOG_SCHEMA.field("headers").type),
+    }
+    return pa.RecordBatch.from_arrays([columns[name] for name in LOG_SCHEMA.names], schema=LOG_SCHEMA)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,9 +12,10 @@ from coordinator.retention.segments import SegmentCollector
 from coordinator.zk.runtime import Runtime, ThreadRuntime
 from coordinator.zk.store import Create, Delete, SetData, Store
 from coordinator.zk.update import ensure
+from coordinator.zk.znodes.partitions import RESET, Discontinuity, TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import Channel
-from coordinator.zk.znodes.segments import Query, SealedRange, Segment
+from coordinator.zk.znodes.segments import Query, SealedRange, Segment, SegmentsRecord
 from tests.support.memlog import MemoryLog
 from tests.support.terms import a_term
 
@@ -46,12 +47,16 @@ class SealedGroup:
         """The channel data of consumer `c`."""
         self.store.commit([SetData(self.paths.channel("c"), channel.to_bytes())])
 
-    def write(self, rows: int = 10, partition: int = 0, first: int | None = None) -> Segment:
+    def write(
+        self, rows: int = 10, partition: int = 0, first: int | None = None, cause: Discontinuity | None = None
+    ) -> Segment:
         """One more file, which no znode names yet."""
         first = self.ends.get(partition, 0) if first is None else first
-        return self.written(batches(partition, first, rows), partition, first)
+        return self.written(batches(partition, first, rows), partition, first, cause)
 
-    def written(self, batches: list[pa.RecordBatch], partition: int, first: int = 0) -> Segment:
+    def written(
+        self, batches: list[pa.RecordBatch], partition: int, first: int = 0, cause: Discontinuity | None = None
+    ) -> Segment:
         """One more file with these records, which no znode names yet."""
         self._number += 1
         rows = sum(batch.num_rows for batch in batches)
@@ -59,20 +64,34 @@ class SealedGroup:
         file = f"g/c/abc-{self._number:010d}.arrow"
         size = self.folder.write(file, batches)
         ranges = (SealedRange("t", "id", partition, first, first + rows),)
-        return Segment(file, self.folder.url, rows, size, ranges, "c", "abc", 1)
+        causes = {TopicPartition("t", partition): cause} if cause is not None else {}
+        return Segment(file, self.folder.url, rows, size, ranges, "c", "abc", 1, discontinuities=causes)
 
     def name(self, segment: Segment) -> str:
         """Make the znode that names a segment; its name."""
         (path,) = self.store.commit([Create(self.paths.segment_prefix, segment.to_bytes(), sequential=True)])
         return path.rsplit("/", 1)[1]
 
-    def seal(self, rows: int = 10, partition: int = 0, first: int | None = None) -> str:
+    def seal(
+        self, rows: int = 10, partition: int = 0, first: int | None = None, cause: Discontinuity | None = None
+    ) -> str:
         """One more segment; its name."""
-        return self.name(self.write(rows, partition, first))
+        return self.name(self.write(rows, partition, first, cause))
 
     def remove(self, name: str) -> None:
         """As a hand removes a segment's znode."""
         self.store.commit([Delete(self.paths.segment(name))])
+
+    def collect(self, names: Sequence[str], collected: int = 0) -> None:
+        """As the coordinator collects segments, all in one multi: up to the last of them."""
+        record = SegmentsRecord(collected or self.czxid(names[-1])).to_bytes()
+        self.store.commit([SetData(self.paths.segments, record), *(Delete(self.paths.segment(name)) for name in names)])
+
+    @property
+    def left(self) -> list[str]:
+        """The segments that exist."""
+        listing = self.store.children(self.paths.segments)
+        return sorted(listing.names) if listing else []
 
     def segment(self, name: str) -> Segment:
         node = self.store.get(self.paths.segment(name))
@@ -93,6 +112,25 @@ class SealedGroup:
         finished = self.czxid(after) if after else 0
         data = Query("run", finished, ThreadRuntime().wall_ms(), expired_ms).to_bytes()
         self.store.commit([SetData(self.paths.queries, b""), Create(self.paths.query(name), data, ephemeral=ephemeral)])
+
+    def reset(self) -> Discontinuity:
+        """An operator sets the group's offsets, now."""
+        self.store.commit([SetData(self.paths.segments, b"")])
+        node = self.store.get(self.paths.segments)
+        assert node is not None
+        return Discontinuity(RESET, node.stat.mzxid)
+
+    def remove_query(self, name: str = "q") -> None:
+        """As `zk-coordinator queries remove` does it."""
+        self.store.commit([SetData(self.paths.queries, b""), Delete(self.paths.query(name))])
+
+    @property
+    def queries(self) -> dict[str, Query]:
+        """Name -> its znode's data."""
+        listing = self.store.children(self.paths.queries)
+        names = sorted(listing.names) if listing else []
+        nodes = zip(names, self.store.get_many([self.paths.query(name) for name in names]), strict=True)
+        return {name: Query.parse(name, node.data) for name, node in nodes if node is not None}
 
     @property
     def set_of_queries(self) -> int:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-import pyarrow as pa
-
-from consumer.logs.base import LOG_SCHEMA, Fetched, LogError, OffsetOutOfRange, PullLog, fitting_rows
+from consumer.logs.base import Fetched, LogError, OffsetOutOfRange, PullLog, fitting_rows
+from tests.support.memlog import batch_of
 from tests.unit.manual import ManualRuntime
 
 
@@ -56,21 +55,3 @@ class SizedLog(PullLog):
 
     def close(self) -> None:
         pass
-
-
-def batch_of(topic: str, partition: int, first: int, values: list[bytes]) -> pa.RecordBatch:
-    """Records of these values from the offset `first` on; the time of each is its offset, in milliseconds."""
-    count = len(values)
-    columns = {
-        "key": pa.nulls(count, pa.binary()),
-        "value": pa.array(values, pa.binary()),
-        "topic": pa.array([topic] * count),
-        "partition": pa.array([partition] * count, pa.int32()),
-        "offset": pa.array(range(first, first + count), pa.int64()),
-        "timestamp": pa.array(range(1000 * first, 1000 * (first + count), 1000), pa.int64()).cast(
-            LOG_SCHEMA.field("timestamp").type
-        ),
-        "timestampType": pa.array([0] * count, pa.int32()),
-        "headers": pa.array([None] * count, LOG_SCHEMA.field("headers").type),
-    }
-    return pa.RecordBatch.from_arrays([columns[name] for name in LOG_SCHEMA.names], schema=LOG_SCHEMA)

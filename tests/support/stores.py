@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from coordinator.zk.errors import OutcomeUnknown
 from coordinator.zk.store import Listing, Node, Operation, StateListener, Store, Watch
@@ -55,6 +56,31 @@ class FrontStore(Store):
 
     def close(self) -> None:
         self.behind.close()
+
+
+class Behind(FrontStore):
+    """A session with a server that lags: before a `sync` it knows nothing of what `lacks` names."""
+
+    def __init__(self, store: Store, lacks: Callable[[str], bool] = lambda path: False) -> None:
+        super().__init__(store)
+        self.lacks = lacks
+
+    def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
+        found = super().get_many(paths, watch)
+        return [None if self.lacks(path) else node for path, node in zip(paths, found, strict=True)]
+
+    def children_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Listing | None]:
+        found = super().children_many(paths, watch)
+        return [self._older(path, listing) for path, listing in zip(paths, found, strict=True)]
+
+    def _older(self, parent: str, listing: Listing | None) -> Listing | None:
+        if listing is None or self.lacks(parent):
+            return None
+        return replace(listing, found=[name for name in listing.names if not self.lacks(f"{parent}/{name}")])
+
+    def sync(self) -> None:
+        super().sync()
+        self.lacks = lambda path: False
 
 
 class LostReplies(FrontStore):

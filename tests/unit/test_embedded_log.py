@@ -134,17 +134,14 @@ def test_offsets_continue_after_the_last_batch_of_any_appender(tmp_path: Path, l
 
 def test_reader_at_the_end_sees_new_records_once(tmp_path: Path, log: Log) -> None:
     appender = Appender(tmp_path, TOPIC, ID, 0)
-    offset, seen = 0, []
+    seen: list[bytes] = []
     for number in range(100):  # more at once than are taken in one by one
         if number % 40 == 0:
-            fetched = log.fetch(TOPIC, ID, 0, offset, LARGE)
-            seen += [value for batch in fetched.batches for value in batch.column("value").to_pylist()]
-            offset = fetched.next_offset
+            seen += values(log, len(seen))
         appender.append(stored_batches([b"%d" % number]))
 
-    while (fetched := log.fetch(TOPIC, ID, 0, offset, LARGE)).batches:
-        seen += [value for batch in fetched.batches for value in batch.column("value").to_pylist()]
-        offset = fetched.next_offset
+    while found := values(log, len(seen)):
+        seen += found
 
     assert seen == [b"%d" % number for number in range(100)]
     assert log.fetch(TOPIC, ID, 0, 100, LARGE) == ([], 100)

@@ -26,24 +26,17 @@ BROKEN, WHOLE = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 @pytest.mark.parametrize(
-    ("look_s", "wait_s"), [(0.0, LOOK_FOR_DATA_S), (0.01, 0.09), (60.0, LONGEST_WAIT_S)], ids=["quick", "slow", "hung"]
+    ("look_s", "is_pending", "wait_s"),
+    [(0.0, False, LOOK_FOR_DATA_S), (0.01, False, 0.09), (60.0, False, LONGEST_WAIT_S), (0.05, True, PENDING_S)],
+    ids=["quick", "slow", "hung", "unconfirmed records"],
 )
-def test_empty_log_is_fetched_again_soon_despite_a_slow_fetch(look_s: float, wait_s: float) -> None:
+def test_empty_log_is_fetched_again_soon_despite_a_slow_fetch(look_s: float, is_pending: bool, wait_s: float) -> None:
     runtime = ManualRuntime()
     looks = Looks(runtime)
     began = runtime.monotonic()
     runtime.now += look_s
-    looks.note(began, is_empty=True)
+    looks.note(began, is_empty=True, is_pending=is_pending)
     assert looks.wait_s == pytest.approx(wait_s)
-
-
-def test_unconfirmed_records_are_polled_soon_despite_a_slow_fetch() -> None:
-    runtime = ManualRuntime()
-    looks = Looks(runtime)
-    began = runtime.monotonic()
-    runtime.now += 0.05
-    looks.note(began, is_empty=True, is_pending=True)
-    assert looks.wait_s == pytest.approx(PENDING_S)
 
 
 def test_unlistable_partition_folder_is_reported_and_blocks_no_other_partition(tmp_path: Path) -> None:

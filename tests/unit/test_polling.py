@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -16,7 +16,8 @@ from consumer.fetching.record_buffer import Buffer, packed, records_of
 from consumer.logs.base import LOG_SCHEMA, Fetch, Jump, OffsetOutOfRange, Position
 from coordinator.zk.znodes.partitions import TopicPartition
 from tests.support.allocated import allocated_bytes
-from tests.support.sizedlog import SizedLog, batch_of
+from tests.support.memlog import batch_of
+from tests.support.sizedlog import SizedLog
 from tests.unit.manual import ManualRuntime
 
 A, B, C = (TopicPartition("t", number) for number in range(3))
@@ -24,11 +25,18 @@ MB = 1 << 20
 
 
 class Desk:
-    """A consumer's polling with partitions A, B and C, or some of them."""
+    """A consumer's polling with partitions A, B and C, or some of them.
 
-    def __init__(self, *partitions: TopicPartition, **options: Any) -> None:
+    :param records: how many there are of each partition of the topic.  :param size: of each, in bytes.
+    """
+
+    def __init__(
+        self, *partitions: TopicPartition, records: Iterable[int] = (), size: int = 10, **options: Any
+    ) -> None:
         self.jumps: list[Mapping[TopicPartition, Jump]] = []
         self.log = SizedLog()
+        for number, count in enumerate(records):
+            self.log.append(number, count, size)
         self.runtime = ManualRuntime()
         config = ConsumerConfig("zk:2181", "g", "c1", **options)
         fetcher = fetcher_of(config, self.log, None, self.runtime.monotonic)
@@ -55,8 +63,7 @@ class Desk:
 
 
 def test_leftover_records_are_returned_by_later_polls_before_any_new_fetch() -> None:
-    desk = Desk(A, max_poll_records=300, prefetch="total")
-    desk.log.append(0, 1000)
+    desk = Desk(A, records=[1000], max_poll_records=300, prefetch="total")
 
     assert (desk.poll(), len(desk.log.fetched)) == ({A: 300}, 1)
     assert (desk.poll(), len(desk.log.fetched)) == ({A: 300}, 1), "400 wait: enough for the next poll"
@@ -68,15 +75,13 @@ def test_leftover_records_are_returned_by_later_polls_before_any_new_fetch() -> 
 
 @pytest.mark.parametrize(("most", "returned"), [(-1, 1000), (300, 300), (1, 1)])
 def test_a_poll_returns_at_most_max_poll_records_and_minus_one_is_no_bound(most: int, returned: int) -> None:
-    desk = Desk(A, max_poll_records=most)
-    desk.log.append(0, 1000)
+    desk = Desk(A, records=[1000], max_poll_records=most)
 
     assert desk.poll() == {A: returned}
 
 
 def test_max_records_of_one_poll_bounds_it_further_and_never_less() -> None:
-    desk = Desk(A, max_poll_records=300)
-    desk.log.append(0, 1000)
+    desk = Desk(A, records=[1000], max_poll_records=300)
 
     assert [desk.poll(20), desk.poll(1000)] == [{A: 20}, {A: 300}]
 
@@ -92,8 +97,7 @@ def test_empty_poll_fetches_and_returns_the_time_of_the_next_fetch() -> None:
 
 
 def test_no_fetch_begins_after_the_lease_has_lapsed_and_buffered_records_stay() -> None:
-    desk = Desk(A, max_poll_records=300, prefetch="total")
-    desk.log.append(0, 400)
+    desk = Desk(A, records=[400], max_poll_records=300, prefetch="total")
     desk.poll()
     desk.may_fetch = False
 
@@ -114,25 +118,19 @@ def test_no_fetch_begins_after_the_lease_has_lapsed_and_buffered_records_stay() 
 def test_kip_41_poll_of_300_returns_one_partition_or_100_of_each(
     order: str, polls: list[dict[TopicPartition, int]]
 ) -> None:
-    desk = Desk(max_poll_records=300, poll_order=order, prefetch="total")
-    for number in range(3):
-        desk.log.append(number, 400)
+    desk = Desk(records=[400] * 3, max_poll_records=300, poll_order=order, prefetch="total")
 
     assert [desk.poll() for _ in range(4)] == polls
 
 
 def test_unused_share_of_a_partition_is_divided_among_the_others() -> None:
-    desk = Desk(max_poll_records=300, poll_order="proportional")
-    desk.log.append(0, 1000)
-    desk.log.append(1, 1000)
+    desk = Desk(records=[1000, 1000], max_poll_records=300, poll_order="proportional")
 
     assert desk.poll() == {A: 150, B: 150}
 
 
 def test_greedy_resumes_in_the_last_partition_of_the_previous_poll() -> None:
-    desk = Desk(max_poll_records=300, prefetch="total")
-    for number, count in enumerate((100, 400, 400)):
-        desk.log.append(number, count)
+    desk = Desk(records=[100, 400, 400], max_poll_records=300, prefetch="total")
 
     assert [desk.poll() for _ in range(3)] == [{A: 100, B: 200}, {B: 200, C: 100}, {C: 300}]
 
@@ -148,8 +146,7 @@ def test_kip_41_partition_waits_for_a_thousand_records_of_another_or_for_none(
     prefetch: str, order: str, polls: int
 ) -> None:
     """KIP-41's example: max.poll.records is 1, and the first fetch brings 1,000 records of A and none of B."""
-    desk = Desk(A, B, max_poll_records=1, prefetch=prefetch, poll_order=order)
-    desk.log.append(0, 1000)
+    desk = Desk(A, B, records=[1000], max_poll_records=1, prefetch=prefetch, poll_order=order)
     assert desk.poll() == {A: 1}
     desk.log.append(1, 1)
 
@@ -161,8 +158,7 @@ def test_kip_41_partition_waits_for_a_thousand_records_of_another_or_for_none(
 def test_kip_41_total_prefetch_keeps_one_fetch_and_share_one_per_partition() -> None:
     kept = {}
     for prefetch in ("total", "share"):
-        desk = Desk(A, B, max_poll_records=2, prefetch=prefetch)
-        desk.log.append(0, 1000)
+        desk = Desk(A, B, records=[1000], max_poll_records=2, prefetch=prefetch)
         desk.poll()
         desk.log.append(1, 1000)
         desk.poll()
@@ -187,8 +183,7 @@ def test_kip_41_share_is_a_poll_divided_by_the_assigned_partitions(
 
 
 def test_idle_partitions_are_fetched_now_and_then_while_other_records_wait() -> None:
-    desk = Desk(A, B, max_poll_records=1)
-    desk.log.append(0, 1000)
+    desk = Desk(A, B, records=[1000], max_poll_records=1)
     desk.poll()
     desk.log.fetched.clear()
 
@@ -201,9 +196,7 @@ def test_idle_partitions_are_fetched_now_and_then_while_other_records_wait() -> 
 
 def test_fetch_from_a_slow_log_ends_with_its_first_records_and_resumes_there() -> None:
     partitions = [TopicPartition("t", number) for number in range(100)]
-    desk = Desk(*partitions)
-    for number in range(100):
-        desk.log.append(number, 1)
+    desk = Desk(*partitions, records=[1] * 100)
     desk.log.takes_s = (desk.runtime, 0.002)
     polls, began = [], desk.runtime.now
 
@@ -219,9 +212,9 @@ def test_fetch_from_a_slow_log_ends_with_its_first_records_and_resumes_there() -
 
 
 def test_fetch_stays_within_the_bounds_per_partition_and_in_total() -> None:
-    desk = Desk(max_poll_records=-1, max_partition_fetch_bytes=30_000, fetch_max_bytes=50_000)
-    for number in range(3):
-        desk.log.append(number, 100, 1000)
+    desk = Desk(
+        records=[100] * 3, size=1000, max_poll_records=-1, max_partition_fetch_bytes=30_000, fetch_max_bytes=50_000
+    )
 
     polled = desk.poll()
 
@@ -231,9 +224,7 @@ def test_fetch_stays_within_the_bounds_per_partition_and_in_total() -> None:
 
 def test_waiting_records_stay_within_the_buffer_for_any_number_of_partitions() -> None:
     partitions = [TopicPartition("t", number) for number in range(100)]
-    desk = Desk(*partitions, max_poll_records=1, buffer_memory=200_000)
-    for number in range(100):
-        desk.log.append(number, 100, 1000)
+    desk = Desk(*partitions, records=[100] * 100, size=1000, max_poll_records=1, buffer_memory=200_000)
 
     sizes = []
     for _ in range(30):
@@ -316,8 +307,7 @@ def test_waiting_records_are_returned_unchanged() -> None:
 
 
 def test_positions_follow_returned_records_and_not_fetched_ones() -> None:
-    desk = Desk(A, max_poll_records=300)
-    desk.log.append(0, 1000)
+    desk = Desk(A, records=[1000], max_poll_records=300)
 
     assert desk.polling.positions[A].offset == 0
     desk.poll()
@@ -340,8 +330,7 @@ def test_offsets_without_a_record_are_skipped() -> None:
 
 
 def test_waiting_records_of_a_paused_partition_are_returned_when_it_is_resumed() -> None:
-    desk = Desk(A, B, max_poll_records=100)
-    desk.log.append(0, 250)
+    desk = Desk(A, B, records=[250], max_poll_records=100)
     desk.poll()
     desk.polling.pause([A])
     desk.log.append(1, 50)
@@ -367,8 +356,7 @@ def test_a_paused_partition_that_fills_the_buffer_does_not_stop_the_others() -> 
 
 
 def test_waiting_records_and_pause_of_a_released_partition_are_dropped() -> None:
-    desk = Desk(A, B, max_poll_records=100)
-    desk.log.append(0, 250)
+    desk = Desk(A, B, records=[250], max_poll_records=100)
     desk.poll()
     desk.polling.pause([A])
 
@@ -381,8 +369,7 @@ def test_waiting_records_and_pause_of_a_released_partition_are_dropped() -> None
 
 
 def test_seek_drops_waiting_records_and_sets_the_position_of_the_next_poll() -> None:
-    desk = Desk(A, max_poll_records=10)
-    desk.log.append(0, 250)
+    desk = Desk(A, records=[250], max_poll_records=10)
     desk.poll()
 
     desk.polling.seek(A, 200)
@@ -396,8 +383,7 @@ def test_seek_drops_waiting_records_and_sets_the_position_of_the_next_poll() -> 
 def test_records_withheld_by_a_failed_prefetch_are_returned_by_the_next_poll(
     prefetch: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk = Desk(A, B, max_poll_records=5, prefetch=prefetch)
-    desk.log.append(0, 8)
+    desk = Desk(A, B, records=[8], max_poll_records=5, prefetch=prefetch)
     assert desk.poll() == {A: 5}
 
     def broken(*args: Any) -> Any:
@@ -417,8 +403,7 @@ def test_records_withheld_by_a_failed_prefetch_are_returned_by_the_next_poll(
 
 
 def test_buffered_records_are_returned_before_a_partition_skips_a_gap_in_the_log() -> None:
-    desk = Desk(A, max_poll_records=100)
-    desk.log.append(0, 250)
+    desk = Desk(A, records=[250], max_poll_records=100)
     assert desk.poll() == {A: 100}
 
     desk.log.append(0, 190)
@@ -431,8 +416,7 @@ def test_buffered_records_are_returned_before_a_partition_skips_a_gap_in_the_log
 
 
 def test_waiting_records_are_returned_before_the_error_of_reset_none() -> None:
-    desk = Desk(A, max_poll_records=100, auto_offset_reset="none")
-    desk.log.append(0, 250)
+    desk = Desk(A, records=[250], max_poll_records=100, auto_offset_reset="none")
     assert desk.poll() == {A: 100}
 
     desk.log.begin = 400

@@ -13,32 +13,23 @@ import pytest
 
 from consumer.errors import SegmentError
 from consumer.fetching.polling import Fetcher
-from consumer.logs.base import LOG_SCHEMA, NO_OFFSETS, Fetch, Fetched, Jump, OffsetOutOfRange, Offsets, Position
+from consumer.logs.base import NO_OFFSETS, Fetch, Fetched, Jump, OffsetOutOfRange, Offsets, Position
 from consumer.metrics import ConsumerMetrics
 from consumer.sealing.sealer import SealConfig, Sealer
 from consumer.sealing.segment_files import BATCH_BYTES, SegmentFolder, arranged, incarnation_of, segment_file
 from coordinator.zk.errors import ConnectionLost, IncarnationOver, OutcomeUnknown, Refused, UsageError
-from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Create, Operation
-from coordinator.zk.znodes.partitions import Discontinuity, TopicPartition
+from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import Channel
 from coordinator.zk.znodes.segments import Segment
-from tests.support.memlog import MemoryLog
+from tests.support.memlog import MemoryLog, batch_of
 from tests.support.sealed import records_in
+from tests.support.stories import play, stories
 from tests.support.timedlog import TimedLog
+from tests.unit.manual import ManualRuntime
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
-
-
-class Clock(ThreadRuntime):
-    """Time that is advanced by the test only."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 class Membership:
@@ -116,7 +107,7 @@ class Bench:
     """A sealer with everything around it."""
 
     def __init__(self, folder: Path, end: int = 250, log: MemoryLog | None = None, **config: int) -> None:
-        self.clock = Clock()
+        self.clock = ManualRuntime(100.0)
         self.log = log or MemoryLog(end)
         self.fetcher = Fetcher(self.log)
         self.files = Folder(str(folder))
@@ -152,6 +143,123 @@ class Bench:
         assert self.sealed_offsets() == {P0: list(range(end)), P1: list(range(end))}
 
 
+class SealerStory:
+    """Steps of stories (see `stories.py`) about a sealer; its log, commits, disk and time are the story's."""
+
+    errors: tuple[type[Exception], ...] = (OutcomeUnknown,)
+
+    def __init__(self, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+        self._folder = folder
+        self._log = caplog
+        self.sealer()
+
+    def sealer(self, **config: int) -> None:
+        self._bench = Bench(self._folder, log=TimedLog(end=250), **config)
+
+    def shown(self, text: str) -> str:
+        return text
+
+    def log(self, end: int, begin: int = 0) -> None:
+        """What it holds of each partition by now."""
+        log = self._bench.log
+        assert isinstance(log, TimedLog)
+        log.begin, log.end = begin, end
+
+    def fetch(self, how: str = "") -> str | None:
+        """Once, or `all`."""
+        if not how:
+            return f"{self._bench.sealer.fetch()} records"
+        self._bench.fetch_all()
+        return None
+
+    def seal(self) -> str:
+        return "nothing is open" if self._bench.sealer.seal() else "it is open"
+
+    def due(self, interval_ms: int | None = None) -> str:
+        """Seal if it is due; in how many seconds it is the next time."""
+        return f"in {round(self._bench.sealer.seal_if_due(interval_ms), 6)} s"
+
+    def wait(self, seconds: float) -> None:
+        self._bench.clock.now += seconds
+
+    def pause(self) -> None:
+        self._bench.sealer.paused = "the backlog is full"
+
+    def resume(self) -> None:
+        self._bench.sealer.paused = None
+
+    def revoke(self, *partitions: int) -> None:
+        self._bench.sealer.revoke(frozenset(TopicPartition("t", number) for number in partitions))
+
+    def lose(self, *partitions: int) -> None:
+        self._bench.sealer.lost(frozenset(TopicPartition("t", number) for number in partitions))
+
+    def commits(self, *fates: str) -> None:
+        """The fates of the next ones."""
+        self._bench.member.fates = list(fates)
+
+    def settle(self) -> None:
+        """The member learns what became of its commit."""
+        self._bench.member.channel = self._bench.member.truth
+
+    def move(self, offset: int) -> None:
+        """Somebody else moves t-0 in the channel."""
+        member = self._bench.member
+        member.truth = member.channel = replace(member.truth, running={P0: offset, P1: 0})
+
+    def lease(self, is_held: bool = True, lapses: bool = False) -> None:
+        """Whether it is held now, and whether it lapses with the next commit."""
+        self._bench.member.may_fetch, self._bench.member.lapses_after_commit = is_held, lapses
+
+    def disk(self, is_full: bool) -> None:
+        self._bench.files.is_full = is_full
+
+    def logged(self) -> list[str]:
+        return [record.getMessage() for record in self._log.records if record.levelno >= logging.ERROR]
+
+    def state(self) -> list[str]:
+        """The sealed segments, whose files have just these records; then the sealer, without what is 0 or none."""
+        bench, sealer, member = self._bench, self._bench.sealer, self._bench.member
+        ranges = [(TopicPartition("t", item.partition), item) for segment in member.sealed for item in segment.ranges]
+        records = {
+            part: [n for of, item in ranges if of == part for n in range(item.first, item.next)] for part, _ in ranges
+        }
+        assert bench.sealed_offsets() == records
+        some = {
+            "at": _offsets(bench.positions()),
+            "running": "" if bench.positions() == member.truth.running else _offsets(member.truth.running),
+            "open": sealer.is_open,
+            "tried": " ".join(Path(file).stem.rpartition("-")[2].lstrip("0") or "none" for file in member.tried),
+            "seals": int(bench.seals or 0),
+            "refetched": sealer.refetched,
+            "failed": sealer.failed,
+            "removed": " ".join(getattr(bench.files, "removed", ())),
+            "jumps": "; ".join(
+                " ".join(f"{part}:{jump.before}-{jump.after}" for part, jump in jumps.items()) for jumps in member.jumps
+            ),
+            "problem": sealer.problem,
+        }
+        return [*map(_sealed, member.sealed), ", ".join(f"{key} {value}" for key, value in some.items() if value)]
+
+
+def _offsets(places: Mapping[TopicPartition, int | None]) -> str:
+    return " ".join(f"{part}:{offset}" for part, offset in sorted(places.items())) or "none"
+
+
+def _sealed(segment: Segment) -> str:
+    ranges = " ".join(f"{item.topic}-{item.partition}:{item.first}-{item.next}" for item in segment.ranges)
+    causes = [f", {part} {each.cause} from {each.number}" for part, each in segment.discontinuities.items()]
+    return f"segment of {segment.rows} rows {ranges}{''.join(causes)}"
+
+
+STORIES = Path(__file__).with_name("sealing.txt")
+
+
+@pytest.mark.parametrize("title", stories(STORIES))
+def test_sealing(tmp_path: Path, title: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> None:
+    play(request, STORIES, title, SealerStory(tmp_path, caplog))
+
+
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
@@ -172,83 +280,6 @@ def test_fetched_records_are_sealed_as_one_file_of_all_partitions_with_offsets(b
     bench.assert_once()
 
 
-def test_an_empty_fetch_never_seals(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, end=0)
-    assert bench.sealer.fetch() == 0
-    assert bench.sealer.seal_if_due() == float("inf")
-    assert bench.sealer.seal()
-    assert bench.member.tried == []
-
-
-def test_a_segment_is_sealed_when_its_interval_is_over(bench: Bench) -> None:
-    bench.sealer.fetch()
-    assert bench.sealer.seal_if_due() == pytest.approx(0.2)
-    assert bench.member.sealed == []
-    bench.clock.now += 0.2
-    bench.sealer.seal_if_due()
-    assert len(bench.member.sealed) == 1
-
-
-def test_the_coordinators_longer_interval_holds(bench: Bench) -> None:
-    bench.sealer.fetch()
-    bench.clock.now += 0.2
-    assert bench.sealer.seal_if_due(interval_ms=500) == pytest.approx(0.3)
-    assert bench.member.sealed == []
-
-
-def test_a_fetcher_that_seals_less_often_by_itself_keeps_its_own_interval(bench: Bench) -> None:
-    bench.sealer.fetch()
-    assert bench.sealer.seal_if_due(interval_ms=50) == pytest.approx(0.2)
-
-
-# ---- paused
-
-
-def test_paused_fetcher_neither_fetches_nor_seals_and_keeps_its_open_segment(bench: Bench) -> None:
-    bench.sealer.fetch()
-    bench.sealer.paused = "the backlog is full"
-    bench.clock.now += 10
-    assert bench.sealer.fetch() == 0
-    assert bench.sealer.seal_if_due() == float("inf")
-    assert bench.member.tried == []
-    bench.sealer.paused = None
-    bench.fetch_all()
-    bench.sealer.seal_if_due()
-    bench.assert_once()
-
-
-def test_partitions_released_while_paused_are_dropped_and_the_rest_is_refetched(bench: Bench) -> None:
-    bench.fetch_all()
-    bench.sealer.paused = "the backlog is full"
-    bench.sealer.revoke(frozenset({P0}))
-    assert bench.member.tried == []
-    assert bench.positions() == {P1: 0}
-    bench.sealer.paused = None
-    bench.fetch_all()
-    assert bench.sealer.seal()
-    assert bench.sealed_offsets() == {P1: list(range(250))}
-
-
-def test_seal_with_a_lost_reply_before_a_pause_counts_when_partitions_are_released(bench: Bench) -> None:
-    bench.fetch_all()
-    bench.member.fates = ["happened"]
-    assert not bench.sealer.seal()
-    bench.sealer.paused = "the backlog is full"
-    bench.member.channel = bench.member.truth  # as the member settles it before it applies a stop
-    bench.sealer.revoke(frozenset({P0}))
-    assert bench.seals == 1
-    assert bench.sealer.refetched == 0
-    assert bench.positions() == {P1: 250}
-
-
-def test_a_full_segment_is_sealed_at_once_and_nothing_is_fetched_into_it(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, seal_bytes=2000)
-    bench.fetch_all()
-    assert bench.sealer.fetch() == 0
-    bench.sealer.seal_if_due()
-    assert len(bench.member.sealed) == 1
-
-
 @pytest.mark.parametrize("fates", [["happened"], ["unsent"], ["unsent", "happened"], ["refused"], ["happened"] * 3])
 def test_seal_with_an_unknown_outcome_is_neither_repeated_nor_lost(bench: Bench, fates: list[str]) -> None:
     bench.member.fates = fates
@@ -257,33 +288,6 @@ def test_seal_with_an_unknown_outcome_is_neither_repeated_nor_lost(bench: Bench,
         bench.clock.now += 6.0
         bench.sealer.seal_if_due()
     assert bench.member.fates == []
-    bench.assert_once()
-
-
-def test_the_same_file_is_tried_again(bench: Bench) -> None:
-    bench.member.fates = ["unsent", "refused"]
-    bench.fetch_all()
-    assert [bench.sealer.seal() for _ in range(3)] == [False, False, True]
-    assert bench.member.tried == ["g/c1/abc-0000000001.arrow"] * 3
-    assert bench.member.sealed[0].rows == 500
-
-
-def test_full_disk_seals_nothing_loses_nothing_and_is_logged_once(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
-    bench.files.is_full = True
-    bench.fetch_all()
-    with caplog.at_level(logging.ERROR):
-        for _ in range(5):
-            bench.clock.now += 10
-            bench.sealer.seal_if_due()
-    assert len(caplog.records) == 1
-    assert "No space left" in str(bench.sealer.problem)
-    assert bench.sealer.failed == 5
-    bench.files.is_full = False
-    bench.clock.now += 10
-    bench.sealer.seal_if_due()
-    assert bench.sealer.problem is None
     bench.assert_once()
 
 
@@ -296,87 +300,6 @@ def test_failed_seals_are_retried_with_increasing_backoff(bench: Bench) -> None:
         waits.append(bench.sealer.seal_if_due())
         bench.clock.now += waits[-1]
     assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0])
-
-
-def test_revoking_seals_the_open_segment(bench: Bench) -> None:
-    bench.fetch_all()
-    bench.sealer.revoke(frozenset({P0}))
-    assert bench.member.sealed[0].rows == 500
-    assert bench.positions() == {P1: 250}
-
-
-def test_revoking_with_a_full_disk_drops_the_open_segment_and_refetches_the_rest(bench: Bench) -> None:
-    bench.fetch_all()
-    bench.files.is_full = True
-    bench.sealer.revoke(frozenset({P0}))
-    assert bench.positions() == {P1: 0}
-    bench.files.is_full = False
-    bench.fetch_all()
-    assert bench.sealer.seal()
-    assert bench.sealed_offsets() == {P1: list(range(250))}
-    assert bench.sealer.refetched == 500
-
-
-def test_revoking_waits_until_an_unknown_outcome_is_resolved(bench: Bench) -> None:
-    bench.fetch_all()
-    bench.member.fates = ["happened"]
-    with pytest.raises(OutcomeUnknown):
-        bench.sealer.revoke(frozenset({P0}))
-    assert set(bench.positions()) == {P0, P1}
-    bench.sealer.revoke(frozenset({P0}))
-    assert len(bench.member.sealed) == 1
-    assert bench.positions() == {P1: 250}
-
-
-def test_revoking_ends_although_every_seal_is_refused(bench: Bench) -> None:
-    bench.fetch_all()
-    bench.member.fates = ["refused"] * 3
-    bench.sealer.revoke(frozenset({P0, P1}))
-    assert bench.positions() == {}
-    assert not bench.sealer.is_open
-
-
-def test_lost_partitions_are_dropped_and_the_rest_resumes_at_the_channel_offsets(bench: Bench) -> None:
-    bench.fetch_all()
-    bench.sealer.lost(frozenset({P0}))
-    assert bench.positions() == {P1: 0}
-    assert bench.sealer.seal()
-    assert bench.member.tried == []
-
-
-def test_ended_incarnation_seals_nothing(bench: Bench) -> None:
-    bench.fetch_all()
-    bench.member.fates = ["over"]
-    assert not bench.sealer.seal()
-    bench.sealer.lost(frozenset({P0, P1}))
-    assert bench.member.sealed == []
-    assert not bench.sealer.is_open
-
-
-def test_file_that_does_not_begin_at_the_channel_offsets_is_dropped(bench: Bench) -> None:
-    bench.fetch_all()
-    bench.member.truth = bench.member.channel = replace(bench.member.truth, running={P0: 100, P1: 0})
-    assert bench.sealer.seal()
-    assert bench.member.tried == []
-    assert bench.positions() == {P0: 100, P1: 0}
-    assert bench.files.removed == ["g/c1/abc-0000000001.arrow"]  # no commit has named it
-
-
-def test_a_file_whose_commit_was_sent_is_never_removed(bench: Bench) -> None:
-    bench.fetch_all()
-    bench.member.fates = ["unsent"]
-    assert not bench.sealer.seal()
-    bench.sealer.lost(frozenset({P0}))
-    assert not hasattr(bench.files, "removed")
-
-
-def test_without_a_lease_nothing_is_fetched_or_sealed(bench: Bench) -> None:
-    bench.sealer.fetch()
-    bench.member.may_fetch = False
-    bench.clock.now += 10
-    assert bench.sealer.fetch() == 0
-    assert bench.sealer.seal_if_due() > 0
-    assert bench.member.tried == []
 
 
 def test_connection_loss_is_like_any_unknown_outcome(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,18 +318,7 @@ def test_connection_loss_is_like_any_unknown_outcome(bench: Bench, monkeypatch: 
 
 
 def batch(rows: int, size: int, first: int = 0) -> pa.RecordBatch:
-    numbers = range(first, first + rows)
-    columns = {
-        "key": [None] * rows,
-        "value": [bytes(size)] * rows,
-        "topic": ["t"] * rows,
-        "partition": [0] * rows,
-        "offset": list(numbers),
-        "timestamp": [0] * rows,
-        "timestampType": [0] * rows,
-        "headers": [None] * rows,
-    }
-    return pa.RecordBatch.from_arrays([pa.array(columns[f.name], f.type) for f in LOG_SCHEMA], schema=LOG_SCHEMA)
+    return batch_of("t", 0, first, [bytes(size)] * rows)
 
 
 def test_batches_are_arranged_to_half_to_two_megabytes() -> None:
@@ -483,65 +395,6 @@ def test_file_name_contains_its_incarnation() -> None:
 
 
 # ---- the log does not have an offset any more
-
-
-def test_records_before_a_gap_in_the_log_are_sealed_before_the_channel_skips_it(tmp_path: Path) -> None:
-    log = TimedLog(end=100)
-    bench = Bench(tmp_path, log=log)
-    bench.fetch_all()
-    log.begin, log.end = 150, 250
-    assert bench.sealer.fetch() == 0
-    bench.fetch_all()
-    bench.sealer.seal()
-
-    assert [[(item.first, item.next) for item in segment.ranges] for segment in bench.member.sealed] == [
-        [(0, 100), (0, 100)],
-        [(150, 250), (150, 250)],
-    ]
-    assert bench.member.jumps == [{P0: Jump("id", 100, 150), P1: Jump("id", 100, 150)}]
-    lost = Discontinuity("lost", 100)
-    assert [segment.discontinuities for segment in bench.member.sealed] == [{}, {P0: lost, P1: lost}]
-    assert bench.sealed_offsets() == {part: [*range(100), *range(150, 250)] for part in (P0, P1)}
-    assert bench.positions() == {P0: 250, P1: 250}
-
-
-def test_no_fetch_begins_when_the_lease_has_lapsed_while_the_channel_skipped_a_gap(tmp_path: Path) -> None:
-    log = TimedLog(end=250, begin=150)
-    bench = Bench(tmp_path, log=log)
-    bench.sealer.fetch()
-    bench.member.lapses_after_commit = True
-
-    assert bench.sealer.fetch() == 0
-    assert bench.member.jumps and not bench.sealer.is_open
-    bench.member.may_fetch = True
-    assert bench.sealer.fetch() == 200
-
-
-def test_gap_whose_move_is_refused_is_skipped_later(tmp_path: Path) -> None:
-    log = TimedLog(end=250, begin=150)
-    bench = Bench(tmp_path, log=log)
-    bench.member.fates = ["refused"]
-    bench.sealer.fetch()
-    assert bench.sealer.fetch() == 0
-    assert (bench.member.truth.running, bench.sealer.problem is None) == ({P0: 0, P1: 0}, False)
-
-    bench.clock.now += 60
-    bench.fetch_all()
-    bench.sealer.seal()
-
-    assert bench.sealed_offsets() == {part: list(range(150, 250)) for part in (P0, P1)}
-
-
-def test_gap_whose_moves_reply_was_lost_keeps_the_first_offset_that_was_lost(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, log=TimedLog(end=250, begin=150))
-    bench.member.fates = ["happened"]
-    for _ in range(4):
-        bench.sealer.fetch()
-        bench.clock.now += 60
-    bench.sealer.seal()
-
-    (segment,) = bench.member.sealed
-    assert segment.discontinuities == {part: Discontinuity("lost", 0) for part in (P0, P1)}
 
 
 class Marked(TimedLog):
