@@ -76,7 +76,7 @@ class _Clock:
     begun: Command | None = None
     withdrawn: str = ""
     waves: dict[str, tuple[Wave, int, float]] = field(default_factory=dict)
-    pending: Mapping[str, Command | None] = field(default_factory=dict)
+    pending: dict[str, Command | None] = field(default_factory=dict)
     is_unowned: bool = False
     lost_at: float = float("-inf")
 
@@ -140,9 +140,12 @@ class EvictionClocks:
         nothing to carry out: it runs its target, or waits for others."""
         now = self._runtime.monotonic()
         for name, back in plan.withdrawn:
-            if (its := self._of.get(name)) is not None and its.sent is not None and its.sent == back.command:
-                its.sent, its.withdrawn = None, back.name if back.command != its.begun else ""  # no ask beside it
-        gone = {(name, back.name) for name, back in plan.withdrawn}
+            its = self._of.get(name)
+            if its is None or back.name not in its.pending:
+                continue
+            its.pending[back.name] = None
+            if its.sent is not None and its.sent == back.command:  # and no ask beside it
+                its.sent, its.withdrawn = None, back.name if back.command != its.begun else ""
         busy = set(plan.deferred)
         for name, command in plan.commands:
             one = self._of.get(name)
@@ -155,7 +158,6 @@ class EvictionClocks:
                 last, times, _ = one.waves.get(command.option, (wave, 0, now))
                 one.waves[command.option] = wave, 1 + (times if last == wave else 0), now
         for name, one in self._of.items():
-            one.pending = {sent: None if (name, sent) in gone else each for sent, each in one.pending.items()}
             one.sent = next(filter(_is_move, one.pending.values()), one.sent)
             if plan.is_new_generation and one.is_unowned:
                 one.lost_at = now
@@ -257,7 +259,8 @@ def _observe(life: _Life, view: ChannelView, member: Member | None, changed_ms: 
         return
     if channel.incarnation != life.incarnation:
         life.is_over = True
-        if member is not None and (registration := member.registration) is not None and registration.took_over_ms:
+        registration = member.registration if member is not None else None
+        if member is not None and registration is not None and registration.took_over_ms:
             known_ms = life.fetched_ms or 0
             life.has_run = life.has_run or not known_ms
             # A live channel is written once in that interval; the registration may lie.
