@@ -37,7 +37,7 @@ LIKEWISE = "likewise\n"
 _PROMPT = re.compile(r"([a-z-]*)([$%]) (.+)")
 _TOKEN = re.compile(r"(…|<[a-z0-9 -]+>)")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[+\w:]*")
-_OPTION = re.compile(r"([a-z_]+)=(.*)", re.DOTALL)
+_OPTION = re.compile(r"([a-z_][a-z0-9_]*)=(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)

@@ -182,13 +182,17 @@ class Hands:
         for name in names:
             self._groups[name] = MadeGroup(self._store, name, None if state == "-" else state)
 
-    def state(self, group: str, state: str, *marks: str, region: str = "") -> None:
-        """The state that the coordinator writes, with all members in its target, and marks (`c1/life:t-0,t-1`)."""
+    def state(self, group: str, state: str, *marks: str, region: str = "", **left_out: str) -> None:
+        """The state that the coordinator writes, with all members in its target, and marks (`c1/life:t-0,t-1`).
+
+        :param left_out: why what has this name is left out.
+        """
         targets = self._targets.get(group, {})
         topics = {part.topic for target in targets.values() for part in target.partitions}
         ids = {name: self._topic(name).id for name in topics}
         bound = GroupRegion(region) if region else None
-        self._groups[group].state(state, target=targets, topics=ids, marks=tuple(map(_mark, marks)), region=bound)
+        some = tuple(map(_mark, marks))
+        self._groups[group].state(state, target=targets, topics=ids, marks=some, region=bound, left_out=left_out)
 
     def offsets(self, group: str, *offsets: str, of: str = "") -> str | None:
         """Set offsets (`t-0=5`) of the topic with the id `of` or today's; without any, show those that are set."""
