@@ -199,7 +199,7 @@ def mixed(world: World) -> Mixed:
     [{"assignment": "client"}, {"assignment": "coordinator", "region": "r"}],
     ids=["client-only member", "region member"],
 )
-def test_member_that_cannot_be_read_is_left_out_with_a_reason_by_an_earlier_coordinator(
+def test_unreadable_member_is_left_out_with_a_reason_by_an_earlier_coordinator(
     mixed: Mixed, options: dict[str, str]
 ) -> None:
     world, old = mixed.world, mixed.node("old", EarlierRelease)

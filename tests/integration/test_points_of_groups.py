@@ -245,7 +245,7 @@ def test_group_is_taken_out_of_its_region_beside_a_change(change: Change) -> Non
         with a_world(zk) as world, a_stage(zk) as stage, closing(open_kazoo(zk, 30_000)) as session:
             topic = world.topic("t", 2)
             group = MadeGroup(world.store, region=GroupRegion("r"))
-            group.offsets_at(topic, {number: offset for (_, number), offset in MOVED.items()}, "id")
+            group.offsets_at(topic, {number: offset for (_, number), offset in MOVED.items()})
             ensure(world.store, REGION.skeleton)
             world.put(REGION.root, Region(groups=("g", "h")).to_bytes())
             world.put(REGION.checkpoints)

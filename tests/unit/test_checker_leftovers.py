@@ -243,6 +243,15 @@ def test_a_live_channel_that_is_overwritten_with_the_end_of_another_life_breaks_
     history.fenced("g", history.states["g"], SetData(G.channel("s2"), old.to_bytes()))
 
 
+@holds("S7", at="joined")
+def test_the_end_of_a_life_whose_channel_a_hand_deleted_may_meet_the_next_channel(history: StoryHistory) -> None:
+    ended = history.end_of(history.lives["s2"], "its session ended")
+    history.hand(Delete(G.channel("s2")))
+    history.close("s2#1")
+    history.register(history.consumer("s2#2", "g"), "s2-b")
+    history.fenced("g", history.states["g"], *ended[:1])
+
+
 @breaks(
     "S7", "the seat of s2 in group g was removed", at="joined", witness="s2#1 commit ids/s2, b#1 commit g/state",
     instance="s2",

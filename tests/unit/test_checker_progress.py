@@ -415,6 +415,13 @@ def loses_an_owner(history: StoryHistory) -> None:
     history.commit("s2#1", Delete(G.owner(*TopicPartition("flights", 3))))
 
 
+def loses_an_owner_for_a_moment(history: StoryHistory) -> None:
+    path = G.owner(*TopicPartition("flights", 3))
+    owner = history.tree[path][0].encode()
+    history.commit("s2#1", Delete(path))
+    history.commit("s2#1", Create(path, owner, ephemeral=True))
+
+
 def is_edited(history: StoryHistory) -> None:
     history.hand(Delete(G.rebalance(1)))
 
@@ -427,7 +434,7 @@ def is_joined(history: StoryHistory) -> None:
     history.register(history.consumer("s9#1", "g"), "s9-a")
 
 
-@pytest.mark.parametrize("change", [loses_an_owner, is_edited, grows, is_joined])
+@pytest.mark.parametrize("change", [loses_an_owner, loses_an_owner_for_a_moment, is_edited, grows, is_joined])
 @holds(at="joined")
 def test_a_generation_with_the_same_target_has_a_reason(history: StoryHistory, change: Happening) -> None:
     change(history)

@@ -165,10 +165,10 @@ class Repeats(Rules):
     """The same start is sent four times within 2 s at most, and no generation has the target of the previous one.
 
     The same start: of epoch, incarnation, generation, partitions, ask and reset. The same target: of members (static
-    ones in any incarnation), threads, topics and strategy; a generation has it only when a member runs partitions
-    without owner znodes. It is judged while neither members, topics nor a manual write have changed the group since the
-    generation before began, and not under client-side assignment (S9). What coordinators change is no reason for one:
-    who they end, or give up, is missing in the target.
+    ones in any incarnation), threads, topics and strategy; a generation has it only when a member has run partitions
+    without owner znodes since the one before. It is judged while neither members, topics nor a manual write have
+    changed the group since the generation before began, and not under client-side assignment (S9). What coordinators
+    change is no reason for one: who they end, or give up, is missing in the target.
     """
 
     def __init__(self, invariant: Invariant) -> None:
@@ -215,6 +215,6 @@ class Repeats(Rules):
         target = decided(group, now, FOREVER)
         if target is None or target != decided(group, was, FOREVER) or now.region != was.region:
             return
-        if not group.has_lost_owners and max(group.hand_at, self.world.topics_changed_at) < begun:
+        if not group.had_lost_owners(begun) and max(group.hand_at, self.world.topics_changed_at) < begun:
             why = f"generation {now.generation} of {group} begins at {commit.moment} in epoch {now.epoch} with the"
             self.broken_by(commit, f"{why} target of the generation before (epoch {was.epoch})", before.written)

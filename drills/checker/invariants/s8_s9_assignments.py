@@ -81,21 +81,17 @@ class Adopted(Invariant):
 
     name = "S9"
     sentence = "The target of a generation is one leader's whole answer to one ask, less departed members."
-    wants = Changed.ASK | Changed.STATE | Changed.OWNER | Changed.MEMBER
+    wants = Changed.ASK | Changed.STATE | Changed.MEMBER
 
     def __init__(self, world: Replay) -> None:
         super().__init__(world)
         self._adopted: dict[str, dict[str, Event]] = {}
         self._epochs: dict[str, tuple[int, float]] = {}
         self._generations: dict[str, float] = {}
-        self._owners_lost: dict[str, float] = {}
         self._omitted: list[_Omitted] = []
         self._static: set[str] = set()
 
     def on_commit(self, commit: Commit) -> None:
-        if commit.mask & Changed.OWNER and not commit.channels:
-            lost = (name for name, group in self.world.groups.items() if group.has_lost_owners)
-            self._owners_lost |= dict.fromkeys(lost, commit.at)
         for change in commit.asks if not commit.by_hand else ():
             if change.what == THE_ASK:
                 self._judge_ask(change, commit)
@@ -287,8 +283,7 @@ class Adopted(Invariant):
         seen = max((view.data.generation for view in group.channels.values() if view.data is not None), default=0)
         if after.generation == before.generation or before.generation < seen <= after.generation:
             return  # a lost state resumes above the generation that members have seen
-        lost_at = self._owners_lost.get(group.name, NEVER)
-        if not group.has_lost_owners and lost_at < self._generations.get(group.name, NEVER):
+        if not group.had_lost_owners(self._generations.get(group.name, NEVER)):
             began = f"generation {after.generation} of {group} began at {commit.moment}"
             why = f"{began}: no answer was adopted, and no partition that runs has lost its owner"
             self.broken(why, commit.event)

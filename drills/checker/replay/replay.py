@@ -229,6 +229,7 @@ class Replay:
         for op in event["ops"]:
             if op["op"] != CHECK:
                 self._apply(commit, op["path"], op["op"], op)
+        self._note_lost_owners(commit)
         return commit
 
     def close(self, event: Event) -> Commit:
@@ -237,7 +238,18 @@ class Replay:
         self.closed[event["session"]] = event
         for path in event.get("paths", ()):
             self._apply(commit, path, DELETE, event)
+        self._note_lost_owners(commit)
         return commit
+
+    def _note_lost_owners(self, commit: Commit) -> None:
+        """Owner znodes change with the channel of their consumer, or go with its session."""
+        if commit.channels or not commit.mask & Changed.OWNER:
+            views = [change.view for change in commit.channels]
+        else:
+            views = [view for group in self.groups.values() for view in group.channels.values()]
+        for view in views:
+            if view.has_lost_owners:
+                view.group.owners_lost_at = commit.at
 
     def _apply(self, commit: Commit, path: str, verb: str, op: Event) -> None:
         route = self._routes.get(path) or self._route(path)

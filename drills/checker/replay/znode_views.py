@@ -70,6 +70,11 @@ class ChannelView:
         """Whether each partition that it runs has an owner znode."""
         return self.running.keys() <= self.group.owners.keys()
 
+    @property
+    def has_lost_owners(self) -> bool:
+        """Whether it lives, and runs partitions without owner znodes."""
+        return self.is_live and not self.has_owners
+
     def lives_as(self, incarnation: str) -> bool:
         """Whether it is alive in an incarnation."""
         return self.data is not None and self.data.is_live and self.data.incarnation == incarnation
@@ -219,6 +224,7 @@ class GroupView:
     :ivar seat_given_up_at: when a coordinator last gave up the seat of a departed member; minus infinity for never.
     :ivar queries_lost: those whose znode went with its session, and when, until they register again.
     :ivar readers_changed: the last event by which the set of queries changed.
+    :ivar owners_lost_at: when a live member last ran partitions without owner znodes; minus infinity for never.
     :ivar hand_at: the last manual write to the group; `state_hand_at` likewise to its state, whose marks are then lost;
         minus infinity for never.
     """
@@ -243,6 +249,7 @@ class GroupView:
     readers_changed: Event | None = None
     changed_at: float = float("-inf")
     seat_given_up_at: float = float("-inf")
+    owners_lost_at: float = float("-inf")
     hand_at: float = float("-inf")
     state_hand_at: float = float("-inf")
 
@@ -291,7 +298,11 @@ class GroupView:
     @property
     def has_lost_owners(self) -> bool:
         """Whether a live member runs partitions without owner znodes."""
-        return any(view.is_live and not view.has_owners for view in self.channels.values())
+        return any(view.has_lost_owners for view in self.channels.values())
+
+    def had_lost_owners(self, since: float) -> bool:
+        """The same, at `since` or later."""
+        return self.owners_lost_at >= since or self.has_lost_owners
 
     @property
     def pending(self) -> Iterator[tuple[ChannelView, CommandView]]:
