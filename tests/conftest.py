@@ -115,6 +115,22 @@ class Queue(LoadScopeScheduling):
     def _reschedule(self, node: Any) -> None:
         if node in self.registered_collections:  # one in a crashed worker's place has to collect first
             super()._reschedule(node)
+            if not self.workqueue:
+                node.shutdown()  # after what it has: it begins its last test when it knows what follows
+
+    def remove_node(self, node: Any) -> str | None:
+        """What is left of a crashed worker's tests goes to others, without the test that it crashed in.
+
+        pytest-xdist hands out completed tests, too, and waits for them.
+        """
+        units = self.assigned_work.pop(node)
+        left = [test for unit in units.values() for test, is_completed in unit.items() if not is_completed]
+        for scope, unit in units.items():
+            if rest := {test: False for test in unit if test in left[1:]}:
+                self.workqueue[scope] = rest
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return next(iter(left), None)
 
 
 @pytest.hookimpl(optionalhook=True)

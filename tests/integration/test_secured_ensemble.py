@@ -378,7 +378,9 @@ def test_processes_at_work_outlast_servers_that_know_other_users_for_a_while(tmp
             node_process(tmp_path, ensemble.hosts, "a", 2000, *flags(access)) as node,
             consumer_process(tmp_path, ensemble.hosts, "g", "c1", tmp_path / "log", *flags(access)) as consumer,
         ):
-            eventually(lambda: "registered: group=g consumer=c1" in consumer.said(), 60, "it is a member")
+            at_work = ((node, "elected: node=a"), (consumer, "registered: group=g consumer=c1"))
+            for process, event in at_work:
+                eventually(told_in(process, event), 60, "it is at work")
             users.write_text(re.sub(r'(user_team-a=)"\w+"', r'\1"another"', known))
             server.stop()
             server.start()
@@ -392,7 +394,7 @@ def test_processes_at_work_outlast_servers_that_know_other_users_for_a_while(tmp
             server.stop()
             server.start()
 
-            for process, event in ((node, "elected: node=a"), (consumer, "registered: group=g consumer=c1")):
+            for process, event in at_work:
                 eventually(told_in(process, event, 2), 60, "it goes on")
             assert rate < 4, "two processes, each after 0.2 s, 0.4 s, 0.8 s and so on"
             for process in (node, consumer):

@@ -367,3 +367,23 @@ def test_pyarrow_replaces_no_signal_handler_while_the_flights_are_read(monkeypat
     load_flights()
 
     assert replaced == []
+
+
+CRASH = """
+import os
+def test_before(): pass
+def test_crash(): os._exit(1)
+def test_after(): pass
+"""
+
+
+@pytest.mark.long
+def test_tests_of_a_worker_that_crashes_are_run_and_the_one_it_crashed_in_fails_once(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_xdist_make_scheduler")
+    (tmp_path / "test_some.py").write_text(CRASH)
+    command = [sys.executable, "-m", "pytest", "-n1", "--no-loadscope-reorder", "-pno:cacheprovider", "test_some.py"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+
+    assert re.search(r"= 1 failed, 2 passed in", done.stdout), done.stdout
