@@ -380,8 +380,10 @@ def test_after(): pass
 @pytest.mark.long
 def test_tests_of_a_worker_that_crashes_are_run_and_the_one_it_crashed_in_fails_once(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_xdist_make_scheduler")
-    (tmp_path / "test_some.py").write_text(CRASH)
-    command = [sys.executable, "-m", "pytest", "-n1", "--no-loadscope-reorder", "-pno:cacheprovider", "test_some.py"]
+    file = tmp_path / "tests" / "docker" / "test_some.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(CRASH)
+    command = [sys.executable, "-m", "pytest", "-n1", "--no-loadscope-reorder", "-pno:cacheprovider", str(file)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
 
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
