@@ -22,7 +22,7 @@ from coordinator.assignors import Assignment, RangeAssignor, Subscriber, assigne
 from coordinator.zk.errors import UsageError
 from drills.workloads import slot
 from drills.workloads.slot import DrillAssignor
-from tests.unit.test_client_cluster import assigned_by, subscribes
+from tests.unit.test_client_assignors import assigned_by, subscribes
 
 THEIRS = "a_third_partys_module"
 
