@@ -88,13 +88,8 @@ def test_a_folder_belongs_to_the_first_chroot_that_claims_it(folder: SegmentFold
     assert marked(folder) == OWN
     assert files_in(tmp_path) == [FILE, f"g/{MARKER}"], "no temporary file is left"
 
-
-def test_a_folder_whose_marker_was_removed_belongs_to_the_next_that_claims_it(folder: SegmentFolder) -> None:
-    claim(folder, "g", OWN, "segments_dir")
     Path(folder.path("g"), MARKER).unlink()
-
     claim(folder, "g", OTHER, "segments_dir")
-
     assert marked(folder) == OTHER
 
 
@@ -119,23 +114,6 @@ def test_of_chroots_that_claim_a_folder_at_once_exactly_one_gets_it(tmp_path: Pa
         got = [chroot for chroot in threads.map(claims, [f"{number:x}-195" for number in range(1, 9)]) if chroot]
 
     assert got == [marked(SegmentFolder(str(tmp_path)))]
-
-
-def test_a_claim_replaces_no_marker_that_was_written_since_it_looked(
-    folder: SegmentFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    look = folder.marker
-
-    def looks_and_is_overtaken(name: str, most: int) -> bytes | None:
-        found = look(name, most)
-        claim(SegmentFolder(folder.url), "g", OTHER, "segments_dir")
-        return found
-
-    monkeypatch.setattr(folder, "marker", looks_and_is_overtaken)
-
-    with pytest.raises(ForeignFolder):
-        claim(folder, "g", OWN, "segments_dir")
-    assert marked(folder) == OTHER
 
 
 @pytest.mark.parametrize("error", [errno.EPERM, errno.ENOSYS, errno.EINVAL, errno.EACCES, errno.EXDEV, 524])

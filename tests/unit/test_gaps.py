@@ -137,39 +137,6 @@ def test_segment_of_a_release_without_gaps_is_read_as_dense(tmp_path: Path) -> N
     assert SegmentCheck().problem(Segment.parse("s", some.to_bytes())) is not None
 
 
-def ranges(*fetches: Fetch | None) -> list[tuple[int, int, list[list[int]]] | None]:
-    return [
-        fetch and (fetch.first, fetch.next, [batch.column("offset").to_pylist() for batch in fetch.batches])
-        for fetch in fetches
-    ]
-
-
-def test_partition_skips_offsets_without_a_record() -> None:
-    part = Partition(PART, "id", 0)
-    found = [part.received(run_of(1, 2, 5)), part.received(run_of(8, 9)), part.ended(12), part.ended(12)]
-
-    assert ranges(*found) == [(0, 6, [[1, 2, 5]]), (6, 10, [[8, 9]]), (10, 12, []), None]
-
-
-def test_partition_drops_records_before_its_tail() -> None:
-    part = Partition(PART, "id", 0)
-    found = [part.received(run_of(0, 1, 2)), part.received(run_of(1, 2, 5)), part.received(run_of(0, 5)), part.ended(4)]
-
-    assert ranges(*found) == [(0, 3, [[0, 1, 2]]), (3, 6, [[5]]), None, None]
-
-
-def test_cut_records_before_a_gap_end_at_the_next_record() -> None:
-    part = Partition(PART, "id", 0)
-    queue = UnconfirmedQueue(lambda _: 1)
-    fetch = part.received(run_of(1, 4, 9))
-    assert fetch is not None
-    queue.add(1, part, fetch)
-    found = [entry.found for _ in range(3) for entry in queue.take(1)]
-
-    assert [(each.first, each.next) for each in found if isinstance(each, Fetch)] == [(0, 4), (4, 9), (9, 10)]
-    assert (queue.size, queue.newest) == (0, {})
-
-
 def test_topics_take_turns_when_the_room_ends_within_one() -> None:
     busy, calm = Partition(PART, "id", 0), Partition(TopicPartition("u", 0), "id", 0)
     queue = UnconfirmedQueue(lambda _: 1)
