@@ -176,7 +176,7 @@ UNUSABLE = {
 
 
 @pytest.mark.parametrize("case", UNUSABLE)
-def test_unusable_one_is_ignored_with_the_reason_and_the_rest_is_registered(
+def test_unusable_one_is_ignored_with_the_reason_and_others_are_not(
     case: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     side, name, what, reason = UNUSABLE[case]
@@ -230,7 +230,7 @@ def test_client_assignor_of_a_package_precedes_its_strategy_of_the_same_name(ins
     assert isinstance(found["theirs"], Named)
 
 
-def test_coordinator_side_package_cannot_take_a_built_in_client_assignors_name(
+def test_strategy_of_a_package_cannot_take_a_client_assignors_name(
     install: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Theirs, "name", "lag")
@@ -266,9 +266,7 @@ def test_missing_assignor_is_reported_with_the_installed_ones() -> None:
         ([LagAssignor(0.1), LagAssignor(0.2)], "same name"),
     ],
 )
-def test_unusable_application_assignor_is_refused_when_the_consumer_is_created(
-    given: list[base.ClientAssignor], reason: str
-) -> None:
+def test_unusable_assignor_of_an_application_is_refused_at_once(given: list[base.ClientAssignor], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         named([str(given[0].name)], given)
 

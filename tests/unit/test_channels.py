@@ -27,14 +27,7 @@ from coordinator.zk.store import (
 from coordinator.zk.znodes.group_state import Answer, GroupState, MemberAnswer
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GroupPaths
-from coordinator.zk.znodes.records import (
-    START_FETCHER,
-    BegunRecord,
-    Command,
-    OffsetRecord,
-    Topic,
-    parsed_channel,
-)
+from coordinator.zk.znodes.records import START_FETCHER, BegunRecord, Command, OffsetRecord, Topic, parsed_channel
 from tests.property.tree import MemoryTree, MemoryTreeStore
 from tests.support.strategies import RANGE
 from tests.support.terms import a_term
@@ -219,9 +212,7 @@ def test_first_start_of_a_topic_records_the_partitions_the_group_begins_with(mad
 @pytest.mark.parametrize("how", [HAS_DIED, "left"], ids=["live", "half ended"])
 @pytest.mark.parametrize("count", [3, PARTITIONS_A_STEP + 1], ids=["small", "large"])
 @pytest.mark.parametrize("commands", [2, 500])
-def test_every_withdrawn_command_is_removed_once_with_the_end_of_its_consumer(
-    how: str, count: int, commands: int
-) -> None:
+def test_every_withdrawn_command_is_removed_once_with_its_consumer(how: str, count: int, commands: int) -> None:
     found = multis(a_group(running(count, how, commands)))
 
     removed = [each.path for operations in found for each in operations if isinstance(each, Delete)]
@@ -336,17 +327,11 @@ def test_an_answer_whose_start_does_not_fit_beside_the_state_fails_its_leader(co
     assert found.asking.has_failed == (count == 1)
 
 
-def test_failure_reason_is_truncated_by_its_size_in_bytes() -> None:
-    faces = "\U0001f600" * 1000
-
-    found = decided(led(f"member a\nask 1 p a members=a error={faces}"))
+@pytest.mark.parametrize("error", ["\U0001f600" * 1000, "x" * 4096], ids=["in bytes", "to the limit of the state"])
+def test_failure_reason_of_a_leader_is_truncated(error: str) -> None:
+    found = decided(led(f"member a\nask 1 p a members=a error={error}"))
 
     assert found.state.reason is not None and len(json.dumps(found.state.reason)) <= 1002
-
-
-def test_failure_reason_of_a_leader_is_truncated_to_the_limit_of_the_state() -> None:
-    found = decided(led(f"member a\nask 1 p a members=a error={'x' * 4096}"))
-
     assert GroupState.parse("state", found.state.to_bytes()) == found.state
 
 

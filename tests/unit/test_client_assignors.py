@@ -423,14 +423,8 @@ FOUND: dict[str, tuple[Callable[[Case], object], Callable[[str], object]]] = {
         lambda case: [len(one.partitions) for one in case.found.values()],
         lambda line: [*map(int, line.split())],
     ),
-    "loads": (
-        lambda case: sorted(loads(case.found, case.lags).values()),
-        lambda line: [*map(int, line.split())],
-    ),
-    "loads-of": (
-        lambda case: {thread: str(load) for thread, load in loads(case.found, case.lags).items()},
-        pairs,
-    ),
+    "loads": (lambda case: sorted(loads(case.found, case.lags).values()), lambda line: [*map(int, line.split())]),
+    "loads-of": (lambda case: {thread: str(load) for thread, load in loads(case.found, case.lags).items()}, pairs),
     "matches": (lambda case: case.matches, int),
     "moves": (
         lambda case: {one for name, has in case.held.items() for one in has - case.found[name].partitions},

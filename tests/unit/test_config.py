@@ -174,16 +174,12 @@ def test_a_bad_value_is_refused_by_name(kind: type, options: dict[str, Any], nam
 
 
 @pytest.mark.parametrize(("kind", "options", "what"), NO_NAMES)
-def test_nodes_groups_and_consumers_need_names_that_znodes_may_have(
-    kind: type, options: dict[str, Any], what: str
-) -> None:
+def test_nodes_groups_and_consumers_need_names_of_znodes(kind: type, options: dict[str, Any], what: str) -> None:
     assert f"cannot name {what}" in refused(kind, options)
 
 
 @pytest.mark.parametrize(("text", "value"), [("true", True), (" True ", True), ("false", False), ("FALSE", False)])
-def test_a_switch_is_true_or_false_in_the_environment_and_a_boolean_in_a_file(
-    tmp_path: Path, text: str, value: bool
-) -> None:
+def test_switch_is_true_or_false_in_the_environment_and_a_file(tmp_path: Path, text: str, value: bool) -> None:
     file = written(tmp_path, f"enable_auto_commit = {str(value).lower()}\n")
 
     assert load(ConsumerConfig, CONSUMER, env={"ZK_GROUP_ENABLE_AUTO_COMMIT": text}).enable_auto_commit is value
@@ -295,9 +291,7 @@ def test_a_consumers_own_fields_are_named_except_its_name() -> None:
         (" zk1:2181 , zk2:2182 /groups \n", [("zk1", 2181), ("zk2", 2182)], "/groups"),
     ],
 )
-def test_zk_option_names_servers_and_an_optional_chroot(
-    hosts: str, addresses: list[tuple[str, int]], chroot: str
-) -> None:
+def test_zk_option_names_servers_and_maybe_a_chroot(hosts: str, addresses: list[tuple[str, int]], chroot: str) -> None:
     assert parsed_hosts(hosts) == (addresses, chroot)
 
 
@@ -417,7 +411,7 @@ def test_a_name_service_that_does_not_answer_is_in_the_message() -> None:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("name_service")
-def test_waiting_is_a_line_in_the_log_with_the_name(
+def test_waiting_is_a_line_in_the_log_with_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     refusal("gone1:2181", wait_s=0.2)

@@ -106,21 +106,15 @@ def test_appended_batch_is_fetched_with_the_columns_of_sparks_kafka_source(tmp_p
 def test_schema_is_the_one_that_spark_requires_of_sources() -> None:
     types = pytest.importorskip("pyspark.sql.types")
     convert = pytest.importorskip("pyspark.sql.pandas.types").to_arrow_schema
-    header = types.StructType(
-        [types.StructField("key", types.StringType()), types.StructField("value", types.BinaryType())]
-    )
-    kafka = [
-        ("key", types.BinaryType()),
-        ("value", types.BinaryType()),
-        ("topic", types.StringType()),
-        ("partition", types.IntegerType()),
-        ("offset", types.LongType()),
-        ("timestamp", types.TimestampType()),
-        ("timestampType", types.IntegerType()),
-        ("headers", types.ArrayType(header)),
-    ]
+    header = types.StructType().add("key", "string").add("value", "binary")
+    kafka = types.StructType()
+    for name, kind in {
+        "key": "binary", "value": "binary", "topic": "string", "partition": "integer", "offset": "long",
+        "timestamp": "timestamp", "timestampType": "integer", "headers": types.ArrayType(header),
+    }.items():  # fmt: skip
+        kafka.add(name, kind)
 
-    wanted = convert(types.StructType([types.StructField(*field) for field in kafka]), timezone="UTC")
+    wanted = convert(kafka, timezone="UTC")
 
     assert wanted.equals(LOG_SCHEMA, check_metadata=True)
 
@@ -310,9 +304,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_file_is_reported_with_its_offset_and_its_neighbours_are_read(
-    tmp_path: Path, log: Log, damage: str
-) -> None:
+def test_damaged_file_is_reported_with_its_offset_and_others_are_read(tmp_path: Path, log: Log, damage: str) -> None:
     for value in (b"a", b"b", b"c"):
         append(tmp_path, value)
     path = folder(tmp_path) / file_name(1)

@@ -117,7 +117,7 @@ def test_of_chroots_that_claim_a_folder_at_once_exactly_one_gets_it(tmp_path: Pa
 
 
 @pytest.mark.parametrize("error", [errno.EPERM, errno.ENOSYS, errno.EINVAL, errno.EACCES, errno.EXDEV, 524])
-def test_storage_without_hard_links_has_markers_too(
+def test_storage_without_links_has_markers_too(
     folder: SegmentFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
     def refused(*_: Any, **__: Any) -> None:
@@ -169,7 +169,7 @@ def test_the_text_of_a_foreign_marker_is_not_shown(folder: SegmentFolder) -> Non
 
 
 @pytest.mark.parametrize("plant", ["link", "dangling link", "folder", "pipe"])
-def test_a_marker_that_is_no_file_is_neither_followed_nor_replaced(
+def test_marker_that_is_no_file_is_neither_followed_nor_replaced(
     folder: SegmentFolder, tmp_path: Path, plant: str
 ) -> None:
     folder.write(FILE, [])
@@ -211,15 +211,11 @@ def test_a_read_of_a_marker_claims_nothing(folder: SegmentFolder, tmp_path: Path
 # ---- the chroot
 
 
-def test_the_identity_of_a_chroot_is_the_creation_of_consumers() -> None:
+def test_the_identity_of_a_chroot_is_the_creation_of_consumers_if_it_may_be_read() -> None:
     assert chroot_of(Chroot(0x1F).open()) == OWN
     assert chroot_of(Chroot(0x1F, 0x196).open()) != OWN, "a new ensemble begins with the same numbers"
-
-
-def test_a_chroot_that_may_not_be_read_has_no_identity() -> None:
     chroot = Chroot(0)
     chroot.node = Node(DENIED, Stat(0, 0, 0, 0, 0, 0, 0))
-
     with pytest.raises(AccessDenied, match="/consumers may not be read"):
         chroot_of(chroot.open())
 
@@ -320,7 +316,7 @@ def test_a_refused_sweep_is_logged_once(caplog: pytest.LogCaptureFixture) -> Non
     assert len(re.findall("orphan sweep refused", caplog.text)) == 2
 
 
-def test_a_regions_refused_sweep_is_logged_once_also_around_an_idle_one(
+def test_regions_refused_sweep_is_logged_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[int | Exception] = []

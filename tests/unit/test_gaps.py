@@ -96,7 +96,7 @@ def test_segment_of_as_many_topics_as_a_session_can_own_is_read() -> None:
 @pytest.mark.parametrize(
     ("there", "bounds", "missing"), [((4, 5), (3, 5), 0), ((3, 7), (3, 7), 2), ((2, 6), (3, 8), 3), ((7, 9), (3, 5), 0)]
 )
-def test_file_of_another_segment_is_never_read(
+def test_file_of_another_is_never_read(
     tmp_path: Path, there: tuple[int, ...], bounds: tuple[int, int], missing: int
 ) -> None:
     segment = sealed(tmp_path, *there, ranges=bounds, missing=missing)

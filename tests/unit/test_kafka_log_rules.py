@@ -103,24 +103,22 @@ def test_unexpected_error_is_made_up_for(
     schedule.play(then)
 
 
-def test_idle_source_closes_its_connection_and_continues_where_it_was(
-    kafka: Brokers, schedule: Schedule, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_idle_source_closes_its_connection_and_continues(schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
     looked, turn = threading.Event(), threading.Event()
 
     def wait(_: float) -> bool:
         looked.set()
         assert turn.wait(60)
         turn.clear()
-        return kafka.now > 2000
+        return schedule.kafka.now > 2000
 
     monkeypatch.setattr(schedule.reader.log._connection.closed, "wait", wait)
     schedule.play("ends 0=100; assign 0; poll 1000")
     for passes_s in (29.0, 2.0, 1000.0):
         assert looked.wait(60)
         looked.clear()
-        was_closed = kafka.clients[0].is_closed
-        kafka.now += passes_s
+        was_closed = schedule.kafka.clients[0].is_closed
+        schedule.kafka.now += passes_s
         turn.set()
         assert (passes_s == 1000.0) == was_closed
 
@@ -156,9 +154,7 @@ def test_every_partition_is_served_though_the_first_ones_fill_the_prefetch_queue
     assert kafka.fetched <= 1.1 * count + 200
 
 
-def test_poll_waits_for_no_lookup_of_another_thread(
-    kafka: Brokers, schedule: Schedule, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_poll_waits_for_no_lookup_of_others(schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
     schedule.play("ends 0,1=10; assign 0; poll")
     asked, answer = threading.Event(), threading.Event()
 
@@ -171,7 +167,7 @@ def test_poll_waits_for_no_lookup_of_another_thread(
         with suppress(LogError):
             schedule.reader.log.latest("t", "id", 1)
 
-    monkeypatch.setattr(kafka.clients[-1], "offsets", find)
+    monkeypatch.setattr(schedule.kafka.clients[-1], "offsets", find)
     other = threading.Thread(target=ask)
     other.start()
     assert asked.wait(60)
@@ -209,23 +205,21 @@ def test_fetching_does_not_wait_for_a_slow_broker_lookup(kafka: Brokers, monkeyp
     eventually(lambda: reader.polls(1.0) == 0 and len(kafka.clients) == 2, 10, "the other servers are used")
 
 
-def test_failed_creation_of_a_client_leaves_no_closed_one_behind(
-    kafka: Brokers, schedule: Schedule, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_client_that_cannot_be_made_leaves_no_closed_one(schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
     def client(servers: str, *options: object) -> Client:
-        if servers == "b:2" and kafka.now < 1060:
+        if servers == "b:2" and schedule.kafka.now < 1060:
             raise UsageError("a certificate cannot be read")
-        return kafka.client(servers, None, None)
+        return schedule.kafka.client(servers, None, None)
 
     monkeypatch.setattr("consumer.logs.kafka.connection.KafkaClient", client)
     schedule.play("ends 0=10; assign 0; polls 3 gives=10; down a:1; servers b:2")
     failed = 0
-    while kafka.now < 1070:
+    while schedule.kafka.now < 1070:
         try:
             schedule.play("poll takes=1")
         except UsageError:
             failed += 1
-            kafka.now += 1.0
+            schedule.kafka.now += 1.0
 
     assert failed > 0
     schedule.play("down; ends 0=20; polls 5 gives=10")
@@ -246,29 +240,20 @@ def test_record_written_during_a_lookup_by_time_is_not_skipped(kafka: Brokers, m
     assert kafka.log().offset_for_timestamp("t", "id", 0, 5) == 3
 
 
-def test_topic_unknown_to_a_broker_has_no_start_instead_of_0(kafka: Brokers) -> None:
+def test_end_of_a_topic_unknown_to_a_broker_is_neither_a_start_nor_reported_as_0_nor_sought(kafka: Brokers) -> None:
     """A 0 would be recorded as the group's start, although a broker that just started learns the topic later."""
     kafka.ends["t", 0], kafka.ids["t"] = 100, ""
-    starts = Starts(kafka.log(), StartRule.parse("end", "latest"))
+    consumer, starts = Asking(kafka, {T0: Position("id", 40)}), Starts(kafka.log(), StartRule.parse("end", "latest"))
 
-    with pytest.raises(UnknownTopic, match="no such topic"):
-        starts.find(T0, "id", came_later=False)
-    kafka.ids.clear()
-
-    assert starts.find(T0, "id", came_later=False).offset == 100
-
-
-def test_end_of_a_topic_unknown_to_a_broker_is_neither_reported_as_0_nor_sought(kafka: Brokers) -> None:
-    kafka.ends["t", 0], kafka.ids["t"] = 100, ""
-    consumer = Asking(kafka, {T0: Position("id", 40)})
-
-    with pytest.raises(UnknownTopic):
-        consumer.end_offsets([T0])
+    for ask in (lambda: starts.find(T0, "id", False), lambda: consumer.end_offsets([T0])):
+        with pytest.raises(UnknownTopic, match="no such topic"):
+            ask()
     with pytest.raises(UnknownTopic):
         consumer.seek_to_end(T0)
     assert consumer.position(T0) == 40
     kafka.ids.clear()
 
+    assert starts.find(T0, "id", came_later=False).offset == 100
     assert consumer.end_offsets([T0]) == {T0: 100}
 
 
@@ -357,9 +342,7 @@ PASSES = {
 
 @pytest.mark.parametrize("change", [*ENDS, *PASSES])
 @pytest.mark.long
-def test_change_between_any_two_requests_to_kafka_mixes_up_no_topics(
-    change: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_change_between_any_two_requests_mixes_up_no_topics(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No record of another topic is returned, and none is lost: `Reader` checks each poll."""
 
     def play(point: Point) -> None:

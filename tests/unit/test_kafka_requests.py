@@ -97,9 +97,7 @@ def test_closed_client_sends_no_request(requests: Requests) -> None:
             ask()
 
 
-def test_leader_that_brokers_name_without_its_address_has_none(
-    requests: Requests, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_leader_that_is_named_without_its_address_has_none(requests: Requests, monkeypatch: pytest.MonkeyPatch) -> None:
     """Just after its death: the last known address stays."""
     leaders = [ck.Node(0, "h", 9092), ck.Node(2, None, 0), None]
     partitions = [SimpleNamespace(id=number, leader=leader) for number, leader in enumerate(leaders)]
@@ -114,7 +112,7 @@ def test_leader_that_brokers_name_without_its_address_has_none(
 
 
 @pytest.mark.parametrize("code", [ck.KafkaError.UNKNOWN_TOPIC_OR_PART, ck.KafkaError.TOPIC_AUTHORIZATION_FAILED])
-def test_controller_that_answers_with_an_error_has_accepted_the_credentials(
+def test_controller_with_an_error_has_accepted_credentials(
     requests: Requests, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     answer: Future[Any] = Future()
@@ -172,7 +170,7 @@ class Counted(Questions):
 
 
 @pytest.mark.parametrize(("remembered_s", "failures"), [(600, 1), (0, 3)])
-def test_failure_that_is_remembered_is_no_second_one(
+def test_remembered_failure_is_no_second_one(
     monkeypatch: pytest.MonkeyPatch, remembered_s: float, failures: int
 ) -> None:
     monkeypatch.setattr("consumer.logs.kafka.topics.AWAY_S", remembered_s)
@@ -203,7 +201,7 @@ def test_offset_of_a_time_is_asked_for_where_the_latest_came() -> None:
     assert cluster.asked[:2] == [([0, 1, 2, 3], LATEST), ([0, 2], 1000)]
 
 
-def test_while_the_controller_is_mute_a_broker_names_the_leaders_first(
+def test_beside_a_mute_controller_a_broker_names_the_leaders(
     requests: Requests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client may be new; and a broker that answers has accepted the credentials."""
@@ -285,9 +283,7 @@ def test_topics_are_described_as_they_are_registered_in_one_session() -> None:
     assert ensemble.opened == 1
 
 
-def test_topics_without_registered_brokers_are_not_described_and_rarely_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_topics_without_brokers_are_not_described_and_rarely_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """They were written by others, for example by a sync from Kafka without ZooKeeper."""
     now = 1000.0
     monkeypatch.setattr("consumer.logs.kafka.connection.time", SimpleNamespace(monotonic=lambda: now))
@@ -407,7 +403,9 @@ def stats(*brokers: Mapping[str, Any]) -> str:
 
 
 def test_broker_that_answers_is_up_and_leads_its_partitions() -> None:
-    text = stats(broker("a:1/1", "UP", A), broker("b:2/2", "TRY_CONNECT", B, rxidle=-1, waitresp_cnt=0))
+    """The connection to the coordinator of groups is no broker."""
+    others = broker("GroupCoordinator", "UP", source="logical", rxidle=290_000_000)
+    text = stats(broker("a:1/1", "UP", A), broker("b:2/2", "TRY_CONNECT", B, rxidle=-1, waitresp_cnt=0), others)
 
     assert parsed_stats(text, 0.1) == [
         BrokerStats("a:1", True, 0.0, frozenset({A})),
@@ -415,33 +413,25 @@ def test_broker_that_answers_is_up_and_leads_its_partitions() -> None:
     ]
 
 
-def test_group_coordinators_connection_is_no_broker() -> None:
-    text = stats(broker("GroupCoordinator", "UP", source="logical", rxidle=290_000_000))
-
-    assert parsed_stats(text, 0.1) == []
-
-
 @pytest.mark.parametrize(
-    ("fields", "is_up"),
+    ("received", "sent", "waiting", "fetch_s", "is_up"),
     [
-        ({"rxidle": 4_900_000, "txidle": 4_900_000}, True),
-        ({"rxidle": 5_200_000, "txidle": 5_200_000}, False),
-        ({"rxidle": 60_000_000, "txidle": 60_000_000, "waitresp_cnt": 0}, True),
-        ({"rxidle": 60_000_000, "txidle": 1000}, True),
-        ({"rxidle": -1, "txidle": -1, "waitresp_cnt": 0}, True),
+        (4_900_000, 4_900_000, 1, 0.1, True),
+        (5_200_000, 5_200_000, 1, 0.1, False),
+        (60_000_000, 60_000_000, 0, 0.1, True),
+        (60_000_000, 1000, 1, 0.1, True),
+        (-1, -1, 0, 0.1, True),
+        (29_000_000, 29_000_000, 1, 30.0, True),
     ],
-    ids=["slow", "hung", "idle", "asked after it was idle", "new"],
+    ids=["slow", "hung", "idle", "asked after it was idle", "new", "a fetch that waits for records"],
 )
-def test_broker_that_leaves_a_request_unanswered_is_down(fields: dict[str, int], is_up: bool) -> None:
-    (found,) = parsed_stats(stats(broker("a:1/1", "UP", A, **fields)), 0.1)
+def test_broker_that_leaves_a_request_unanswered_is_down(
+    received: int, sent: int, waiting: int, fetch_s: float, is_up: bool
+) -> None:
+    some = broker("a:1/1", "UP", A, rxidle=received, txidle=sent, waitresp_cnt=waiting)
+    (found,) = parsed_stats(stats(some), fetch_s)
 
     assert found.is_up == is_up
-
-
-def test_wait_of_a_fetch_for_records_is_no_silence() -> None:
-    (found,) = parsed_stats(stats(broker("a:1/1", "UP", A, rxidle=29_000_000, txidle=29_000_000)), 30.0)
-
-    assert found.is_up
 
 
 A_UP, B_UP = broker("a:1/1", "UP", A), broker("b:2/2", "UP", B)

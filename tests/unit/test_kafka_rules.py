@@ -262,7 +262,7 @@ def client() -> Iterator[KafkaClient]:
         (KafkaError._AUTHENTICATION, REFUSED, True),
     ],
 )
-def test_untrusted_certificate_and_wrong_password_are_refusals(
+def test_untrusted_certificate_and_wrong_password_refuse(
     client: KafkaClient, code: int, text: str, is_refusal: bool
 ) -> None:
     client._on_error(KafkaError(code, text))
@@ -280,7 +280,7 @@ def test_unavailable_leader_is_reported_with_its_own_last_error(client: KafkaCli
     assert "no leader" in str(client.unavailable(""))
 
 
-def test_refusal_is_over_when_the_broker_has_another_error_or_none_for_a_minute(
+def test_refusal_ends_with_another_error_or_after_a_minute(
     client: KafkaClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0

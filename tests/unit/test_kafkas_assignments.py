@@ -48,7 +48,7 @@ CASES = {case.title: case.text for case in cases(Path(__file__).with_name("kafka
 
 def strategies_of(case: str) -> tuple[str, ...]:
     name = CASES[case].partition(":")[0]
-    return SOME.get(name, (name,))
+    return SOME.get(name) or tuple(name.split(", "))
 
 
 def column(text: str) -> str:
