@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -36,70 +37,66 @@ from coordinator.zk.znodes.records import (
     Registration,
 )
 from tests.support.events import DEAD, JOINED, REBALANCING, STARTED, GroupEvents, RuleBroken, replayed
+from tests.support.statements import statements
 from tests.support.turns import snapshot_of
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-Event = tuple[str, dict[str, Any]]
-START: Event = ("startup_complete", {})
-END: Event = ("shutdown_complete", {})
 
 
 def named(*numbers: int) -> list[dict[str, Any]]:
     return [{"topic": "t", "partition": number} for number in numbers]
 
 
-def assigned(*numbers: int) -> Event:
-    return "partitions_assigned", {"partitions": named(*numbers)}
+def partitions(*numbers: str) -> dict[str, Any]:
+    return {"partitions": named(*map(int, numbers))}
 
 
-def revoked(*numbers: int) -> Event:
-    return "partitions_revoked", {"partitions": named(*numbers)}
+def records(number: str, offsets: str, count: str = "", total: str = "") -> dict[str, Any]:
+    first, last = map(int, offsets.split("-"))
+    found = int(count or last - first + 1)
+    one = {**named(int(number))[0], "count": found, "minOffset": first, "maxOffset": last}
+    return {"count": int(total or found), "partitions": [one]}
 
 
-def lost(*numbers: int) -> Event:
-    return "partitions_lost", {"partitions": named(*numbers)}
+def commit(number: str, offset: str) -> dict[str, Any]:
+    return {"offsets": [{**named(int(number))[0], "offset": int(offset)}], "success": True}
 
 
-def consumed(number: int, first: int, last: int) -> Event:
-    count = last - first + 1
-    one = {"topic": "t", "partition": number, "count": count, "minOffset": first, "maxOffset": last}
-    return "records_consumed", {"count": count, "partitions": [one]}
+EVENTS: dict[str, tuple[str, Callable[..., dict[str, Any]]]] = {
+    "starts": ("startup_complete", dict),
+    "ends": ("shutdown_complete", dict),
+    "gets": ("partitions_assigned", partitions),
+    "gives": ("partitions_revoked", partitions),
+    "loses": ("partitions_lost", partitions),
+    "reads": ("records_consumed", records),
+    "commits": ("offsets_committed", commit),
+    "fails": ("offsets_committed", lambda *words: {**commit(*words), "success": False, "error": "no"}),
+    "fails-silently": ("offsets_committed", lambda: {"offsets": [], "success": False}),
+    "shines": ("rebalance_complete", dict),
+}
+JOINS = "a starts; a gets 0 1; "
+A_READS, B_JOINS = f"{JOINS} a reads 0 0-9; ", "; b starts; b gets 0; "
 
 
-def counted(total: int, count: int) -> Event:
-    """Of the offsets 0 to 9 of t-0."""
-    one = {**named(0)[0], "count": count, "minOffset": 0, "maxOffset": 9}
-    return "records_consumed", {"count": total, "partitions": [one]}
-
-
-def committed(number: int, offset: int) -> Event:
-    return "offsets_committed", {"offsets": [{**named(number)[0], "offset": offset}], "success": True}
-
-
-def group_after(*events: tuple[str, Event]) -> GroupEvents:
-    group = GroupEvents()
-    for at, (consumer, (name, fields)) in enumerate(events):
-        group.take(consumer, json.dumps({"timestamp": at, "name": name, **fields}))
-    return group
-
-
-def by(consumer: str, *events: Event) -> list[tuple[str, Event]]:
-    return [(consumer, event) for event in events]
-
-
-JOINS = by("a", START, assigned(0, 1))
+def group_after(text: str) -> GroupEvents:
+    """After the events of consumers, one a second: `a reads 0 5-9` has the offsets of a partition of t."""
+    lines: dict[str, list[str]] = {}
+    for at, (consumer, what, *words) in enumerate(statements(text)):
+        name, fields = EVENTS[what]
+        lines.setdefault(consumer, []).append(json.dumps({"timestamp": at, "name": name, **fields(*words)}))
+    return replayed(dict(reversed(lines.items())))
 
 
 # ---- the reader
 
 
 def test_a_consumer_that_joins_consumes_commits_and_leaves_keeps_the_rules() -> None:
-    life = [*JOINS, *by("a", consumed(0, 0, 9), committed(0, 10), consumed(0, 10, 14), committed(0, 12))]
-    group = group_after(*life)
+    life = f"{A_READS} a commits 0 10; a reads 0 10-14; a commits 0 12"
+    group = group_after(life)
     seen = group.consumers["a"]
     assert (seen.state, seen.position, group.committed, group.consumed) == (JOINED, {T0: 15}, {T0: 12}, 15)
 
-    group = group_after(*life, *by("a", revoked(0, 1), END))
+    group = group_after(f"{life}; a gives 0 1; a ends")
 
     seen = group.consumers["a"]
     assert (seen.state, seen.assigned, seen.revoked, seen.assignment) == (DEAD, 1, 1, set())
@@ -107,77 +104,57 @@ def test_a_consumer_that_joins_consumes_commits_and_leaves_keeps_the_rules() -> 
 
 
 def test_cooperative_consumer_that_keeps_partitions_stays_joined_at_its_offsets() -> None:
-    group = group_after(
-        *JOINS, *by("a", consumed(1, 0, 4), revoked(0), consumed(1, 5, 6)), *by("b", START, assigned(0))
-    )
+    group = group_after(f"{JOINS} a reads 1 0-4; a gives 0; a reads 1 5-6 {B_JOINS}")
 
     assert group.owners() == {T0: ["b"], T1: ["a"]}
     assert group.owners(of=["a"]) == {T1: ["a"]}
     assert group.joined() == {"a", "b"}
-    assert group_after(*JOINS, *by("a", revoked(0, 1))).consumers["a"].state == REBALANCING
-    assert group_after(*by("a", START)).consumers["a"].state == STARTED
+    assert group_after(f"{JOINS} a gives 0 1").consumers["a"].state == REBALANCING
+    assert group_after("a starts").consumers["a"].state == STARTED
 
 
 def test_uncommitted_records_read_again_by_another_consumer_break_no_rule() -> None:
-    first = by("a", consumed(0, 0, 9), committed(0, 5), lost(0, 1))
-
-    group = group_after(*JOINS, *first, *by("b", START, assigned(0), consumed(0, 5, 9)))
+    group = group_after(f"{A_READS} a commits 0 5; a loses 0 1 {B_JOINS} b reads 0 5-9")
 
     assert (group.consumed, group.position) == (15, {T0: 10})
     assert (group.consumers["a"].lost, group.consumers["a"].revoked) == (1, 1)
 
 
 def test_a_commit_that_fails_moves_nothing() -> None:
-    failed: Event = ("offsets_committed", {"offsets": [{**named(0)[0], "offset": 99}], "success": False, "error": "no"})
-
-    assert group_after(*JOINS, *by("a", failed)).committed == {}
+    assert group_after(f"{JOINS} a fails 0 99").committed == {}
 
 
 @pytest.mark.parametrize(
-    "events, rule",
+    ("events", "rule"),
     [
-        (by("a", START, consumed(0, 0, 1)), "a consumes while it is started"),
-        ([*JOINS, *by("a", revoked(0, 1), consumed(0, 0, 1))], "a consumes while it is rebalancing"),
-        ([*JOINS, *by("a", END, consumed(0, 0, 1))], "a consumes while it is dead"),
-        ([*JOINS, *by("a", consumed(2, 0, 1))], "from t-2, which is not assigned to it"),
-        ([*JOINS, *by("a", consumed(0, 0, 9), consumed(0, 11, 12))], "from 11 on, and stands at 10"),
-        ([*JOINS, *by("a", consumed(0, 0, 9), consumed(0, 9, 12))], "from 9 on, and stands at 10"),
-        ([*JOINS, *by("a", committed(2, 0))], "commits t-2, which is not assigned to it"),
-        ([*JOINS, *by("a", committed(0, 0))], "commits 0 of t-0, and stands at -1"),
-        ([*JOINS, *by("a", consumed(0, 0, 9), committed(0, 11))], "commits 11 of t-0, and stands at 10"),
-        (
-            [*JOINS, *by("a", consumed(0, 0, 9), committed(0, 10), revoked(0)), *by("b", START, assigned(0)),
-             *by("b", consumed(0, 9, 12))],
-            "from 9, and 10 is committed",
-        ),
-        (
-            [*JOINS, *by("a", consumed(0, 0, 9)), *by("b", START, assigned(0), consumed(0, 0, 4)),
-             *by("a", committed(0, 10))],
-            "commits 10 of t-0, and the group stands at 5",
-        ),
-        ([*JOINS, *by("a", revoked(1, 2))], "which it has not"),
-        ([*JOINS, *by("a", lost(2))], "which it has not"),
-        ([*JOINS, *by("a", ("offsets_committed", {"offsets": [], "success": False}))], "does not say why"),
-        (by("a", ("rebalance_complete", {})), "not known"),
-        ([*JOINS, *by("a", counted(3, 10))], "cannot add"),
-        ([*JOINS, *by("a", counted(9, 9))], "leaves records out"),
+        ("a starts; a reads 0 0-1", "a consumes while it is started"),
+        (f"{JOINS} a gives 0 1; a reads 0 0-1", "a consumes while it is rebalancing"),
+        (f"{JOINS} a ends; a reads 0 0-1", "a consumes while it is dead"),
+        (f"{JOINS} a reads 2 0-1", "from t-2, which is not assigned to it"),
+        (f"{A_READS} a reads 0 11-12", "from 11 on, and stands at 10"),
+        (f"{A_READS} a reads 0 9-12", "from 9 on, and stands at 10"),
+        (f"{JOINS} a commits 2 0", "commits t-2, which is not assigned to it"),
+        (f"{JOINS} a commits 0 0", "commits 0 of t-0, and stands at -1"),
+        (f"{A_READS} a commits 0 11", "commits 11 of t-0, and stands at 10"),
+        (f"{A_READS} a commits 0 10; a gives 0 {B_JOINS} b reads 0 9-12", "from 9, and 10 is committed"),
+        (f"{A_READS} {B_JOINS} b reads 0 0-4; a commits 0 10", "commits 10 of t-0, and the group stands at 5"),
+        (f"{JOINS} a gives 1 2", "which it has not"),
+        (f"{JOINS} a loses 2", "which it has not"),
+        (f"{JOINS} a fails-silently", "does not say why"),
+        ("a shines", "not known"),
+        (f"{JOINS} a reads 0 0-9 10 3", "cannot add"),
+        (f"{JOINS} a reads 0 0-9 9", "leaves records out"),
     ],
-)  # fmt: skip
-def test_broken_rule_is_named(events: list[tuple[str, Event]], rule: str) -> None:
+)
+def test_broken_rule_is_named(events: str, rule: str) -> None:
     with pytest.raises(RuleBroken, match=rule):
-        group_after(*events)
+        group_after(events)
 
 
 def test_the_lines_of_several_consumers_are_read_in_the_order_of_time() -> None:
-    def lines(*events: tuple[int, Event]) -> list[str]:
-        return [json.dumps({"timestamp": at, "name": name, **fields}) for at, (name, fields) in events]
+    group = group_after(f"{A_READS} a commits 0 10; a gives 0 {B_JOINS} b reads 0 10-12; b commits 0 13; a ends")
 
-    one = lines((1, START), (2, assigned(0)), (3, consumed(0, 0, 9)), (4, committed(0, 10)), (5, revoked(0)), (9, END))
-    two = lines((2, START), (6, assigned(0)), (7, consumed(0, 10, 12)), (8, committed(0, 13)))
-
-    group = replayed({"two": two, "one": one})
-
-    assert (group.consumed, group.committed, group.owners()) == (13, {T0: 13}, {T0: ["two"]})
+    assert (group.consumed, group.committed, group.owners()) == (13, {T0: 13}, {T0: ["b"]})
 
 
 # ---- printed lines
