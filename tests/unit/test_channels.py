@@ -97,9 +97,7 @@ def test_every_multi_checks_the_epoch_and_moves_the_states_version_by_one() -> N
 def test_a_plan_with_nothing_but_a_state_is_one_multi() -> None:
     seen = a_group("")
 
-    (only,) = multis(seen)
-
-    assert only == [Check(COORDINATOR_EPOCH, 9), SetData(PATHS.state, plan(seen, RANGE).state.to_bytes(), 1)]
+    assert multis(seen) == [[Check(COORDINATOR_EPOCH, 9), SetData(PATHS.state, plan(seen, RANGE).state.to_bytes(), 1)]]
 
 
 def test_a_small_end_is_one_multi_with_fence_offsets_and_owners() -> None:
@@ -128,27 +126,19 @@ def test_unread_offset_is_left_unchanged() -> None:
     assert written(only, PATHS.channel("a")) and not written(only, PATHS.offset("t", 0))
 
 
-def test_large_end_moves_the_fence_before_offsets_are_written() -> None:
-    found = multis(a_group(running(3 * PARTITIONS_A_STEP, HANGS, commands=2)))
-
-    fence, *rest = found[0][2:]
-    assert isinstance(fence, SetData)
-    after = parsed_channel("channel", fence.data)
-    assert (fence.version, after.is_live, len(after.running)) == (1, False, 3 * PARTITIONS_A_STEP)
-    assert {each.path for each in rest} == {
-        PATHS.command("a", "command-0000000001"),
-        PATHS.command("a", "command-0000000002"),
-        PATHS.id("a"),
-    }
-
-
-def test_large_end_removes_partitions_from_the_channel_with_offsets_and_owners() -> None:
+def test_large_end_moves_the_fence_and_then_removes_partitions_with_offsets_and_owners() -> None:
     left = count = 2 * PARTITIONS_A_STEP + 1
 
-    found = multis(a_group(running(count)))
+    first, *found = multis(a_group(running(count, HANGS, commands=2)))
 
+    fence, *rest = first[2:]
+    assert isinstance(fence, SetData)
+    after = parsed_channel("channel", fence.data)
+    assert (fence.version, after.is_live, len(after.running)) == (1, False, count)
+    commands = [PATHS.command("a", f"command-000000000{number}") for number in (1, 2)]
+    assert {each.path for each in rest} == {*commands, PATHS.id("a")}
     gone: set[str] = set()
-    for nth, operations in enumerate(found[1:4], 1):
+    for nth, operations in enumerate(found[:3], 1):
         (moved,) = written(operations, PATHS.channel("a"))
         assert isinstance(moved, SetData)
         assert moved.version == 1 + nth
@@ -260,20 +250,16 @@ def test_a_multi_with_a_large_state_and_many_large_commands_stays_within_512_kb(
     assert sum(each.path.endswith("/command-") for operations in found for each in operations) == 7
 
 
-def test_state_over_the_znode_limit_fails_the_rebalance_with_a_reason() -> None:
-    topics = {f"{n:04d}-" + "x" * 244: "id" for n in range(2500)}
-    step = Step(GroupState(topics=topics), [])
+def test_state_or_command_over_its_limit_fails_the_rebalance_with_a_reason() -> None:
+    topics = [f"{n:04d}-" + "x" * 244 for n in range(2500)]
+    start = Command(
+        START_FETCHER, 5, 2, "a1", {"a-0": frozenset(TopicPartition(topic, 0) for topic in topics[:1100])},
+        topics=dict.fromkeys(topics[:1100], "t-1"),
+    )  # fmt: skip
+    seen = a_group("", offset_parents=frozenset(topics), owner_parents=frozenset(topics))
 
     with pytest.raises(RebalanceFailed, match="over the 512000 of a znode"):
-        with_state(a_group(""), 0, step)
-
-
-def test_command_over_the_multi_limit_fails_the_rebalance_with_a_reason() -> None:
-    parts = [TopicPartition(f"{n:04d}-" + "x" * 244, 0) for n in range(1100)]
-    every = frozenset(part.topic for part in parts)
-    start = Command(START_FETCHER, 5, 2, "a1", {"a-0": frozenset(parts)}, topics=dict.fromkeys(every, "t-1"))
-    seen = a_group("", offset_parents=every, owner_parents=every)
-
+        with_state(a_group(""), 0, Step(GroupState(topics=dict.fromkeys(topics, "id")), []))
     with pytest.raises(RebalanceFailed, match=r"one change has \d+ bytes, over the \d+ that"):
         list(steps(seen, Plan(seen.state, starts=(("a", start),))))
 

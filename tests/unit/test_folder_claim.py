@@ -7,12 +7,12 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -298,35 +298,20 @@ def test_a_large_state_claims_its_regions_folder_and_a_small_one_does_not(tmp_pa
 
 
 def test_a_refused_sweep_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    def refuses() -> int:
-        raise ForeignFolder("the folder is another's")
-
+    refuses = Mock(side_effect=ForeignFolder("the folder is another's"))
     pool: Any = SimpleNamespace(sweep=refuses, config=SimpleNamespace(group="g"), _sweep_refusal="")
-    sweeps: Callable[[], None] = lambda: FetcherPool._sweep_quietly(pool)  # noqa: E731
     with caplog.at_level(logging.WARNING):
-        sweeps()
-        sweeps()
-    said = [record.getMessage() for record in caplog.records]
-    assert said == ["orphan sweep refused: group=g reason=the folder is another's"]
+        FetcherPool._sweep_quietly(pool)
+        FetcherPool._sweep_quietly(pool)
+    assert caplog.messages == ["orphan sweep refused: group=g reason=the folder is another's"]
 
-    pool.sweep = lambda: 0
-    sweeps()
-    pool.sweep = refuses
-    sweeps()
+    for pool.sweep in (lambda: 0, refuses):
+        FetcherPool._sweep_quietly(pool)
     assert len(re.findall("orphan sweep refused", caplog.text)) == 2
 
 
-def test_regions_refused_sweep_is_logged_once(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found: list[int | Exception] = []
-
-    def sweeps(*_: object) -> int:
-        result = found.pop(0)
-        if isinstance(result, Exception):
-            raise result
-        return result
-
+def test_a_region_logs_a_refused_sweep_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweeps = Mock()
     monkeypatch.setattr("consumer.operator.region.sweep", sweeps)
     at_once = SimpleNamespace(spawn=lambda run, _: run())
     member: Any = SimpleNamespace(
@@ -335,9 +320,8 @@ def test_regions_refused_sweep_is_logged_once(
     member.paths, member._config = SimpleNamespace(region="r"), SimpleNamespace(consumer="c")
     store: Any = None
     refused = ForeignFolder("the folder is another's")
-    rounds: list[tuple[list[int | Exception], int]] = [([refused, 0, refused], 1), ([3, refused], 2)]
-    for results, lines in rounds:
-        found[:] = results
+    for results, lines in ([refused, 0, refused], 1), ([3, refused], 2):
+        sweeps.side_effect = results
         for _ in results:
             RegionMember._completed(member, store, 1)
 
