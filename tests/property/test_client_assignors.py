@@ -29,7 +29,7 @@ from coordinator.zk.znodes.records import Channel, Registration, Topic
 from tests.property.effort import Draw, tried
 from tests.property.test_strategies import Group, group
 from tests.unit.strategies import STRATEGIES, with_running
-from tests.unit.test_client_cluster import KnownOffsets, assigned_by, settled, subscribes
+from tests.unit.test_client_assignors import KnownOffsets, assigned_by, settled, subscribes
 
 EVERY = client_assignors([])
 OWN = ("lag", "rack")
@@ -171,7 +171,7 @@ def test_neither_the_order_of_the_input_nor_asking_twice_makes_a_difference(
 WORLD_WITH_A_SEED = """
 import random
 from tests.property.test_client_assignors import EVERY, OWN
-from tests.unit.test_client_cluster import KnownOffsets, assigned_by, every, subscribes, texts, there
+from tests.unit.test_client_assignors import KnownOffsets, assigned_by, every, subscribes, texts, there
 draw, topics = random.Random(5), there("t:20 u:9")
 parts = sorted(every(topics.values()))
 lookup = KnownOffsets(

@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from coordinator.zk.runtime import Condition, Event, Queue, Runtime, Task
+from coordinator.zk.runtime import Condition, Event, Queue, Task, ThreadRuntime
 
 T = TypeVar("T")
 
@@ -17,13 +16,14 @@ class Forever(AssertionError):
     """The code under test waits for an event that never happens."""
 
 
-class ManualRuntime(Runtime):
+class ManualRuntime(ThreadRuntime):
     """A wait advances the clock; a wait without an end raises `Forever`; spawned threads are recorded, not run.
 
     :ivar now: the clock, in seconds.
     """
 
     def __init__(self, now: float = 1000.0) -> None:
+        super().__init__()
         self.now = now
         self.spawned: list[Callable[[], None]] = []
         self._ids = 0
@@ -41,14 +41,8 @@ class ManualRuntime(Runtime):
         self.spawned.append(function)
         return threading.Thread()
 
-    def current_thread(self) -> threading.Thread:
-        return threading.current_thread()
-
     def event(self) -> Event:
         return _Event(self)
-
-    def lock(self) -> AbstractContextManager[object]:
-        return threading.RLock()
 
     def condition(self) -> Condition:
         return _Condition(self)
@@ -60,47 +54,31 @@ class ManualRuntime(Runtime):
         self._ids += 1
         return f"{self._ids:032x}"
 
-    def record(self, event: str, **fields: Any) -> None:
-        pass
+    def waits(self, timeout: float | None) -> None:
+        if timeout is None:
+            raise Forever("waits for ever")
+        self.now += max(timeout, 0.0)
 
 
-class _Event:
+class _Event(threading.Event):
     def __init__(self, runtime: ManualRuntime) -> None:
+        super().__init__()
         self._runtime = runtime
-        self._is_set = False
-
-    def set(self) -> None:
-        self._is_set = True
-
-    def clear(self) -> None:
-        self._is_set = False
-
-    def is_set(self) -> bool:
-        return self._is_set
 
     def wait(self, timeout: float | None = None) -> bool:
-        if not self._is_set:
-            _wait(self._runtime, timeout)
-        return self._is_set
+        if not self.is_set():
+            self._runtime.waits(timeout)
+        return self.is_set()
 
 
-class _Condition(Condition):
+class _Condition(threading.Condition):
     def __init__(self, runtime: ManualRuntime) -> None:
+        super().__init__()
         self._runtime = runtime
-        self._lock = threading.RLock()
-
-    def __enter__(self) -> bool:
-        return self._lock.__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        self._lock.release()
 
     def wait(self, timeout: float | None = None) -> bool:
-        _wait(self._runtime, timeout)
+        self._runtime.waits(timeout)
         return False
-
-    def notify_all(self) -> None:
-        pass
 
 
 class _Queue(Queue[T]):
@@ -112,9 +90,3 @@ class _Queue(Queue[T]):
 
     def get(self, timeout_s: float | None = None) -> T | None:
         return self._items.popleft() if self._items else None
-
-
-def _wait(runtime: ManualRuntime, timeout: float | None) -> None:
-    if timeout is None:
-        raise Forever("waits for ever")
-    runtime.now += max(timeout, 0.0)

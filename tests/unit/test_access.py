@@ -89,6 +89,7 @@ PLACES = [
     *((f"{scheme}:bob:{SECRET}", {}, "^zk_auth_file takes the name of a file") for scheme in ("sasl", "digest")),
     (f"bob:{SECRET}", {}, "zk_auth_file names no file: it may be credentials"),
     ("", {"ZK_GROUP_ZK_AUTH": SECRET}, "^ZK_GROUP_ZK_AUTH: line 1 is not digest:"),
+    ("", {"ZK_GROUP_ZK_TLS": "yes"}, "ZK_GROUP_ZK_TLS must be true or false"),
 ]
 
 
@@ -113,7 +114,7 @@ def test_unusable_file_is_refused_in_one_sentence(file: Path, data: bytes, reaso
 def test_credentials_in_another_place_are_not_repeated(name: str, environment: dict[str, str], reason: str) -> None:
     """In that of the file's name, or malformed ones in the environment."""
     with refused(reason):
-        ZooKeeperAccess(zk_auth_file=name).credentials(environment)
+        access_at_open(ZooKeeperAccess(zk_auth_file=name), environment).credentials(environment)
 
 
 def test_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
@@ -188,20 +189,21 @@ def test_fields_with_their_defaults_are_those_of_the_environment_at_open() -> No
     assert (given.zk_tls_ca, given.zk_tls_cert, given.zk_tls) == ("/own", "/cert", True)
 
 
-def test_switch_of_the_environment_is_true_or_false() -> None:
-    with pytest.raises(UsageError, match="ZK_GROUP_ZK_TLS must be true or false"):
-        access_at_open(None, {"ZK_GROUP_ZK_TLS": "yes"})
-
-
 # ---- certificates
 
 
-def test_certificate_and_key_belong_together(made: MadeCA) -> None:
-    own = str(made.issue("own", "own.invalid"))
+def with_certificate(made: MadeCA, cert: Path, key: Path | None) -> ZooKeeperAccess:
+    return ZooKeeperAccess(
+        zk_tls=True, zk_tls_ca=str(made.file), zk_tls_cert=str(cert), zk_tls_key=str(key) if key is not None else ""
+    )
 
-    assert ZooKeeperAccess(zk_tls=True, zk_tls_ca=str(made.file), zk_tls_cert=own, zk_tls_key=own).tls_context()
+
+def test_certificate_and_key_belong_together(made: MadeCA) -> None:
+    own = made.issue("own", "own.invalid")
+
+    assert with_certificate(made, own, own).tls_context()
     with pytest.raises(UsageError, match="belong together"):
-        ZooKeeperAccess(zk_tls=True, zk_tls_ca=str(made.file), zk_tls_cert=own).tls_context()
+        with_certificate(made, own, None).tls_context()
 
 
 def test_servers_are_verified_with_the_given_ca_alone(made: MadeCA) -> None:
@@ -213,29 +215,22 @@ def test_servers_are_verified_with_the_given_ca_alone(made: MadeCA) -> None:
     assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
 
 
-def test_key_that_others_may_read_is_refused(made: MadeCA) -> None:
-    own = made.issue("shared", "own.invalid")
-    own.chmod(0o644)
-    access = ZooKeeperAccess(zk_tls=True, zk_tls_ca=str(made.file), zk_tls_cert=str(own), zk_tls_key=str(own))
-
-    with pytest.raises(UsageError, match=f"zk_tls_key {own} may be read by others"):
-        access.tls_context()
-
-
-def test_encrypted_key_asks_for_nothing(made: MadeCA) -> None:
+def test_key_that_others_may_read_is_refused_and_an_encrypted_one_asks_for_nothing(made: MadeCA) -> None:
     from cryptography.hazmat.primitives import serialization as pem
 
-    own = made.issue("encrypted", "own.invalid")
+    own = made.issue("own", "own.invalid")
     key = pem.load_pem_private_key(own.read_bytes(), password=None)
     encrypted = own.with_name("key.pem")
     encrypted.touch(mode=0o600)
     encrypted.write_bytes(
         key.private_bytes(pem.Encoding.PEM, pem.PrivateFormat.PKCS8, pem.BestAvailableEncryption(b"secret"))
     )
-    access = ZooKeeperAccess(zk_tls=True, zk_tls_ca=str(made.file), zk_tls_cert=str(own), zk_tls_key=str(encrypted))
-
     with pytest.raises(UsageError, match="are no certificate with its unencrypted key"):
-        access.tls_context()
+        with_certificate(made, own, encrypted).tls_context()
+
+    own.chmod(0o644)
+    with pytest.raises(UsageError, match=f"zk_tls_key {own} may be read by others"):
+        with_certificate(made, own, own).tls_context()
 
 
 def test_errors_that_cause_each_other_end() -> None:

@@ -90,9 +90,6 @@ def test_identity_that_may_be_a_password_is_refused_without_repeating_it(text: s
 
     assert "--members" in str(caught.value) and "acl identity" in str(caught.value)
     assert "secret" not in str(caught.value)
-
-
-def test_ninth_identity_is_refused() -> None:
     with pytest.raises(UsageError, match="--members: 9 identities; the limit is 8"):
         checked_identities("--members", [f"sasl:{n}" for n in range(9)])
 
@@ -104,36 +101,41 @@ def letters(path: str, policy: AclPolicy) -> dict[str, str]:
     return {identity: letters_of(permissions) for permissions, identity in acl_of(path, policy)}
 
 
-def test_acl_has_the_letters_of_each_party_and_all_for_operators() -> None:
-    assert letters(G.channel("c1"), OF_G) == {"sasl:c": "cdrw", "sasl:g": "drw", "sasl:o": "cdrwa", "sasl:r": "r"}
-    assert letters(G.acl, OF_G) == {"sasl:c": "r", "sasl:g": "r", "sasl:o": "cdrwa"}
+READ = replace(OF_G, is_read_open=True)
+LETTERS: dict[str, tuple[str, AclPolicy, str]] = {
+    "each party has its own, and operators all": (G.channel("c1"), OF_G, "c=cdrw g=drw o=cdrwa r=r"),
+    "a state, with closed reading": (G.state, OF_G, "c=rw g=r o=cdrwa r=r"),
+    "a state, with open reading": (G.state, READ, "c=rw g=r o=cdrwa w=r"),
+    "a policy, which readers may not read": (G.acl, OF_G, "c=r g=r o=cdrwa"),
+    "a policy, with open reading": (G.acl, READ, "c=r g=r o=cdrwa"),
+    "members who are coordinators too": (G.ids, replace(OF_G, coordinators=("sasl:g",)), "g=cdr o=cdrwa r=r"),
+    "coordinators who are operators": (G.state, replace(OF_G, operators=("sasl:c",)), "c=cdrwa g=r r=r"),
+    "the root of a chroot": (CONSUMERS, SECURE, "c=cdrw o=cdrwa w=r"),
+    "the policy of an open chroot": (ACL_POLICY, replace(SECURE, is_secure=False), "c=r o=cdrwa"),
+    "a later release's, of a group": ("/consumers/groups/g/later", OF_G, "c=cdrw g=cdrw o=cdrwa r=r"),
+    "a later release's": ("/consumers/later", SECURE, "c=cdrw o=cdrwa r=r"),
+    "elsewhere": ("/elsewhere", SECURE, "c=r o=cdrwa w=r"),
+}
 
 
-def test_open_reading_is_the_worlds_and_closed_the_readers() -> None:
-    assert letters(G.state, replace(OF_G, is_read_open=True))["world:anyone"] == "r"
-    assert "world:anyone" not in letters(G.state, OF_G)
-    assert letters("/consumers", SECURE)["world:anyone"] == "r"
-    for policy in (OF_G, replace(OF_G, is_read_open=True)):
-        assert {"world:anyone", "sasl:r"}.isdisjoint(letters(G.acl, policy))
+@pytest.mark.parametrize(("path", "policy", "expected"), LETTERS.values(), ids=LETTERS)
+def test_acl_has_the_letters_of_each_party(path: str, policy: AclPolicy, expected: str) -> None:
+    has = {name: letters for name, _, letters in (word.partition("=") for word in expected.split())}
+
+    assert letters(path, policy) == {"world:anyone" if name == "w" else f"sasl:{name}": has[name] for name in has}
 
 
 def test_only_operators_may_administer_and_the_world_only_read() -> None:
     for path in RIGHTS:
-        for identity, has in letters(path, replace(OF_G, is_read_open=True)).items():
+        for identity, has in letters(path, READ).items():
             assert ("a" in has) == (identity == "sasl:o")
             assert identity != "world:anyone" or has == "r"
-
-
-def test_identity_of_two_parties_has_the_letters_of_both() -> None:
-    assert letters(G.ids, replace(OF_G, coordinators=("sasl:g",)))["sasl:g"] == "cdr"
-    assert letters(G.state, replace(OF_G, operators=("sasl:c",)))["sasl:c"] == "cdrwa"
 
 
 def test_open_chroot_leaves_everything_open_but_its_policy() -> None:
     ready = replace(OF_G, is_secure=False)
 
     assert {path for path in RIGHTS if acl_of(path, ready) != OPEN_ACL} == {ACL_POLICY, GroupPaths("[group]").acl}
-    assert letters(ACL_POLICY, replace(ready, members=())) == {"sasl:c": "r", "sasl:o": "cdrwa"}
     assert all(acl_of(path, AclPolicy()) == OPEN_ACL for path in RIGHTS)
 
 
@@ -159,12 +161,6 @@ def test_open_chroot_leaves_everything_open_but_its_policy() -> None:
 )
 def test_path_has_its_row_and_its_group(path: str, pattern: str, group: str) -> None:
     assert (pattern_of(path), group_of(path)) == (pattern, group)
-
-
-def test_znode_of_a_later_release_is_its_groups_and_not_the_worlds() -> None:
-    assert letters("/consumers/groups/g/later", OF_G)["sasl:g"] == "cdrw"
-    assert letters("/consumers/later", SECURE)["sasl:c"] == "cdrw"
-    assert letters("/elsewhere", SECURE)["sasl:c"] == "r"
 
 
 # ---- where a session has it from
@@ -337,7 +333,7 @@ OF_THE_CHROOT: list[list[Step]] = [
         (of_member, OF_GROUPS, [OTHER_MEMBERS, OPEN_GROUP]),
     ],
 )
-def test_change_between_any_two_reads_of_the_policy_is_followed(
+def test_change_between_any_two_reads_is_followed(
     made: Callable[[], Znodes], paths: list[str], changes: list[list[Step]]
 ) -> None:
     """Also between an answer and its use: the watch has fired by then, and what was read must not be kept."""
@@ -381,7 +377,7 @@ def test_nothing_is_created_open_while_a_policy_is_malformed(path: str) -> None:
 
 @pytest.mark.parametrize("data", [b"x", b"[]", b'{"acl":"secure"}'])
 @pytest.mark.parametrize("policy", [AclPolicy(), SECURE, replace(SECURE, is_read_open=True, readers=())])
-def test_chroot_whose_policy_is_malformed_stays_open_or_secured(
+def test_chroot_with_a_malformed_policy_stays_as_it_is(
     policy: AclPolicy, data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     znodes = Znodes({ACL_POLICY: data})
@@ -395,9 +391,7 @@ def test_chroot_whose_policy_is_malformed_stays_open_or_secured(
     assert caplog.text.count(f"ignoring unreadable znode: path={ACL_POLICY}") == 1
 
 
-def test_members_of_a_region_are_those_of_the_groups_that_it_is_permitted_to(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_members_of_a_region_are_those_of_its_permitted_groups(caplog: pytest.LogCaptureFixture) -> None:
     other = replace(SECURE, members=("sasl:x",), regions=("another",)).to_bytes()
     znodes = of_coordinator(**{GroupPaths("x").acl: other, GroupPaths("bad").acl: b"[", GroupPaths("no").acl: DENIED})
     acls = source(znodes)

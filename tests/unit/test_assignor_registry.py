@@ -22,7 +22,7 @@ from coordinator.assignors import Assignment, RangeAssignor, Subscriber, assigne
 from coordinator.zk.errors import UsageError
 from drills.workloads import slot
 from drills.workloads.slot import DrillAssignor
-from tests.unit.test_client_cluster import assigned_by, subscribes
+from tests.unit.test_client_assignors import assigned_by, subscribes
 
 THEIRS = "a_third_partys_module"
 
@@ -128,16 +128,13 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return metadata / "entry_points.txt"
 
 
-def test_built_in_strategies_are_registered_without_any_package() -> None:
-    assert set(registry.assignors([])) == {"range", "round-robin", "sticky", "cooperative-sticky"}
-    assert all(name == assignor.name for name, assignor in registry.BUILT_IN.items())
+def test_built_in_ones_are_registered_without_any_package() -> None:
+    strategies, found = registry.assignors([]), client_assignors([])
+    built_in = {*strategies, "lag", "rack"}
 
-
-def test_built_in_assignors_are_registered_without_any_package() -> None:
-    found, built_in = client_assignors([]), {*registry.BUILT_IN, "lag", "rack"}
-
+    assert set(strategies) == {"range", "round-robin", "sticky", "cooperative-sticky"} == set(registry.BUILT_IN)
     assert set(found) >= built_in
-    assert all(name == assignor.name for name, assignor in found.items())
+    assert all(name == one.name for each in (strategies, found) for name, one in each.items())
     assert {name for name in built_in if found[name].is_cooperative} == {"cooperative-sticky", "lag", "rack"}
 
 
@@ -179,7 +176,7 @@ UNUSABLE = {
 
 
 @pytest.mark.parametrize("case", UNUSABLE)
-def test_unusable_one_is_ignored_with_the_reason_and_the_rest_is_registered(
+def test_unusable_one_is_ignored_with_the_reason_and_others_are_not(
     case: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     side, name, what, reason = UNUSABLE[case]
@@ -207,15 +204,6 @@ def test_a_package_that_is_found_twice_offers_one(side: Side) -> None:
     assert side.name in side.registered([side.offered(side.name, side.own.__name__)] * 2)
 
 
-def test_installed_packages_are_searched_for_strategies(install: Path) -> None:
-    install.write_text(f"[{registry.ENTRY_POINTS}]\nfirst = {THEIRS}:First\nsticky = {THEIRS}:First\n")
-
-    found = registry.assignors()
-
-    assert isinstance(found["first"], First)
-    assert found["sticky"] is registry.BUILT_IN["sticky"]
-
-
 # ---- both sides in one consumer
 
 
@@ -226,11 +214,14 @@ def installed(install: Path, ours: str, theirs: str) -> Mapping[str, base.Client
 
 
 def test_installed_packages_are_searched_for_assignors_of_both_sides(install: Path) -> None:
-    found = installed(install, f"local = {THEIRS}:Local", f"theirs = {THEIRS}:Theirs")
+    theirs = f"theirs = {THEIRS}:Theirs\nsticky = {THEIRS}:First"
+
+    found, strategies = installed(install, f"local = {THEIRS}:Local", theirs), registry.assignors()
 
     assert isinstance(found["local"], Local)
-    assert isinstance(found["theirs"], CoordinatorStrategy)
-    assert not found["theirs"].is_cooperative
+    assert isinstance(found["theirs"], CoordinatorStrategy) and not found["theirs"].is_cooperative
+    assert isinstance(strategies["theirs"], Theirs)
+    assert strategies["sticky"] is registry.BUILT_IN["sticky"]
 
 
 def test_client_assignor_of_a_package_precedes_its_strategy_of_the_same_name(install: Path) -> None:
@@ -239,7 +230,7 @@ def test_client_assignor_of_a_package_precedes_its_strategy_of_the_same_name(ins
     assert isinstance(found["theirs"], Named)
 
 
-def test_coordinator_side_package_cannot_take_a_built_in_client_assignors_name(
+def test_strategy_of_a_package_cannot_take_a_client_assignors_name(
     install: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Theirs, "name", "lag")
@@ -247,15 +238,12 @@ def test_coordinator_side_package_cannot_take_a_built_in_client_assignors_name(
     assert isinstance(installed(install, "", f"lag = {THEIRS}:Theirs")["lag"], LagAssignor)
 
 
-def test_assignors_are_listed_once_each_in_order_of_their_names() -> None:
-    assert [each.name for each in named(["rack", "range", "lag", "rack"])] == ["rack", "range", "lag"]
-    assert named([]) == ()
-
-
-def test_configured_assignor_precedes_an_installed_one() -> None:
+def test_assignors_are_listed_once_in_their_order_and_configured_ones_precede() -> None:
     mine, local = LagAssignor(0.5), Local()
 
+    assert [each.name for each in named(["rack", "range", "lag", "rack"])] == ["rack", "range", "lag"]
     assert named(["lag", "local", "range"], [local, mine])[:2] == (mine, local)
+    assert named([]) == ()
 
 
 def test_missing_assignor_is_reported_with_the_installed_ones() -> None:
@@ -268,25 +256,19 @@ def test_missing_assignor_is_reported_with_the_installed_ones() -> None:
     )
 
 
-def test_two_configured_assignors_with_one_name_are_refused() -> None:
-    with pytest.raises(UsageError, match="same name"):
-        named(["lag"], [LagAssignor(0.1), LagAssignor(0.2)])
-
-
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        (Named("my assignor"), "'my assignor' is no name for a client assignor"),
-        (Named(7), "'7' is no name for a client assignor"),
-        (Named("local", flag=None), "client assignor local cannot be used: its `is_cooperative` must be"),
-        (Silent(), "client assignor local cannot be used: it has no method `on_assignment`"),
+        ([Named("my assignor")], "'my assignor' is no name for a client assignor"),
+        ([Named(7)], "'7' is no name for a client assignor"),
+        ([Named("local", flag=None)], "client assignor local cannot be used: its `is_cooperative` must be"),
+        ([Silent()], "client assignor local cannot be used: it has no method `on_assignment`"),
+        ([LagAssignor(0.1), LagAssignor(0.2)], "same name"),
     ],
 )
-def test_unusable_application_assignor_is_refused_when_the_consumer_is_created(
-    given: base.ClientAssignor, reason: str
-) -> None:
+def test_unusable_assignor_of_an_application_is_refused_at_once(given: list[base.ClientAssignor], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
-        named([str(given.name)], [given])
+        named([str(given[0].name)], given)
 
 
 # ---- the drill's own assignor: registered like a package's, with faults only on request

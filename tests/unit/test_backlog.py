@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,86 +31,53 @@ BOUNDS = Bounds(segments=100, size=1000)
 FREE = SegmentsRecord(collected=7)
 
 
-def directed(before: SegmentsRecord, segments: int, size: int = 0, **readers: int) -> SegmentsRecord:
-    return directions(before, Backlog(segments, size), BOUNDS, readers, None)
+FULL = Backlog(101, 0)
+PAUSED = directions(FREE, FULL, BOUNDS, {"q": 1}, None)
+BY_HAND = SegmentsRecord(7, paused="the storage is being moved")
+TEXT = "the backlog is full: {} of at most 100 segments, {} of at most 1000 bytes; query q has not finished them"
+Q = {"q": 1}
+DIRECTED: dict[str, tuple[SegmentsRecord, Backlog, dict[str, int], SegmentsRecord | str]] = {
+    "a backlog at its bounds pauses no fetcher": (FREE, Backlog(100, 1000), Q, FREE),
+    "an empty backlog pauses no fetcher": (FREE, Backlog(0, 0), Q, FREE),
+    "more segments pause them with the amount as reason": (FREE, FULL, Q, TEXT.format(101, "0 bytes")),
+    "more bytes pause them with the amount as reason": (FREE, Backlog(1, 1001), Q, TEXT.format(1, "1001 bytes")),
+    "the query farthest behind is named": (FREE, FULL, {"fast": 30, "slow": 10, "tied": 10}, "query slow has"),
+    "a missing query is named": (FREE, FULL, {}, "no query reads the group"),
+    "an unreadable query is named": (FREE, FULL, {"bad": UNKNOWN, "good": 10}, "the znode of query bad cannot be read"),
+    "above four fifths of the segments they stay": (PAUSED, Backlog(81, 0), Q, PAUSED),
+    "above four fifths of the bytes they stay": (PAUSED, Backlog(80, 801), Q, PAUSED),
+    "at four fifths of both they go on": (PAUSED, Backlog(80, 800), Q, FREE),
+    "with no backlog they go on": (PAUSED, Backlog(0, 0), Q, FREE),
+    "while bytes of some segments are unknown they stay": (PAUSED, Backlog(50, 0, unread=10), Q, PAUSED),
+    "while bytes are unknown too many segments pause": (
+        FREE,
+        Backlog(101, 0, unread=10),
+        Q,
+        TEXT.format(101, "0 bytes"),
+    ),
+    "while bytes are unknown none else are paused": (FREE, Backlog(50, 0, unread=10), Q, FREE),
+    "the reason is unchanged while its cause is": (PAUSED, Backlog(108, 0), {"q": 5}, PAUSED),
+    "the reason changes with its cause": (directions(FREE, FULL, BOUNDS, {}, None), Backlog(108, 0), Q, "query q has"),
+    "a manual pause is kept without a backlog": (BY_HAND, Backlog(0, 0), Q, BY_HAND),
+    "a manual pause is kept beside a backlog": (BY_HAND, Backlog(1000, 0), Q, BY_HAND),
+}
 
 
-def paused(segments: int = 101, size: int = 0, **readers: int) -> SegmentsRecord:
-    record = directed(FREE, segments, size, **readers)
-    assert record.paused
-    return record
-
-
-@pytest.mark.parametrize(("segments", "size"), [(100, 1000), (0, 0)])
-def test_backlog_within_its_bounds_pauses_no_fetcher(segments: int, size: int) -> None:
-    assert directed(FREE, segments, size, q=1) == FREE
-
-
-@pytest.mark.parametrize(("segments", "size"), [(101, 0), (1, 1001)])
-def test_backlog_over_either_bound_pauses_the_fetchers_with_the_amount_as_reason(segments: int, size: int) -> None:
-    text = directed(FREE, segments, size, q=1).paused
-
-    assert text == (
-        f"the backlog is full: {segments} of at most 100 segments, {shown_bytes(size)} of at most 1000 bytes; "
-        "query q has not finished them"
-    )
-
-
-def test_the_reason_names_the_query_that_is_farthest_behind() -> None:
-    assert "query slow has" in str(paused(fast=30, slow=10, tied=10).paused)
-
-
-def test_reason_reports_a_missing_query() -> None:
-    assert "no query reads the group" in str(paused().paused)
-
-
-def test_the_reason_names_a_query_whose_znode_cannot_be_read() -> None:
-    assert "the znode of query bad cannot be read" in str(paused(bad=UNKNOWN, good=10).paused)
-
-
-@pytest.mark.parametrize(
-    ("segments", "size", "goes_on"), [(81, 0, False), (80, 800, True), (80, 801, False), (0, 0, True)]
-)
-def test_fetchers_resume_only_when_the_backlog_is_at_four_fifths_of_both_bounds(
-    segments: int, size: int, goes_on: bool
+@pytest.mark.parametrize(("before", "backlog", "readers", "expected"), DIRECTED.values(), ids=DIRECTED)
+def test_backlog_pauses_fetchers_with_a_reason_and_lets_them_go_on(
+    before: SegmentsRecord, backlog: Backlog, readers: dict[str, int], expected: SegmentsRecord | str
 ) -> None:
-    assert (directed(paused(q=1), segments, size, q=1).paused is None) == goes_on
+    found = directions(before, backlog, BOUNDS, readers, None)
 
-
-def test_no_pause_is_lifted_before_the_bytes_of_all_segments_are_known() -> None:
-    before = paused(q=1)
-
-    assert directions(before, Backlog(50, 0, unread=10), BOUNDS, {"q": 1}, None) == before
-    assert directions(FREE, Backlog(101, 0, unread=10), BOUNDS, {"q": 1}, None).paused
-    assert directions(FREE, Backlog(50, 0, unread=10), BOUNDS, {"q": 1}, None) == FREE
-
-
-def test_reason_is_unchanged_while_its_cause_is() -> None:
-    before = paused(101, q=1)
-
-    assert directed(before, 108, q=5) == before
-
-
-def test_reason_is_updated_when_its_cause_changes() -> None:
-    assert "query q has" in str(directed(paused(), 108, q=0).paused)
-
-
-def test_manual_pause_is_kept() -> None:
-    by_hand = SegmentsRecord(7, paused="the storage is being moved")
-
-    assert directed(by_hand, 0, q=1) == by_hand
-    assert directed(by_hand, 1000, q=1) == by_hand
-
-
-def test_collected_position_is_kept_through_other_changes() -> None:
-    assert paused().collected == 7
-    assert directed(paused(), 0).collected == 7
+    if isinstance(expected, str):
+        assert expected in str(found.paused)
+        assert found == replace(before, paused=found.paused), "all else is kept"
+    else:
+        assert found == expected
 
 
 def test_a_new_interval_is_published_also_while_fetchers_are_paused() -> None:
-    before = paused(q=1)
-
-    assert directions(before, Backlog(101, 0), BOUNDS, {"q": 1}, 500).seal_interval_ms == 500
+    assert directions(PAUSED, FULL, BOUNDS, Q, 500).seal_interval_ms == 500
 
 
 @pytest.mark.parametrize(
@@ -127,33 +96,35 @@ def test_bytes_are_shown_with_a_unit() -> None:
 # ---- how often to seal
 
 
-def test_fetchers_within_the_seal_rate_limit_keep_their_own_interval() -> None:
-    assert shortest_interval_ms([200] * 100, 500) == 0
-    assert shortest_interval_ms([], 1) == 0
+@pytest.mark.parametrize(
+    ("own", "most", "shortest"),
+    [([200] * 100, 500, 0), ([], 1, 0), ([200] * 101, 500, 210), ([200] * 200, 500, 400), ([100, 10_000], 5, 210)],
+    ids=["within the limit", "without fetchers", "over the limit", "twice the limit", "one seals rarely"],
+)
+def test_seal_rate_limit_is_shared_when_exceeded(own: list[int], most: int, shortest: int) -> None:
+    assert shortest_interval_ms(own, most) == shortest
 
 
-def test_seal_rate_limit_is_shared_when_exceeded() -> None:
-    assert shortest_interval_ms([200] * 101, 500) == 210
-    assert shortest_interval_ms([200] * 200, 500) == 400
+@pytest.mark.parametrize(
+    ("own", "shortest", "published"),
+    [([200, 1000], 400, 400), ([400, 1000], 400, None), ([200], 0, None), ([], 400, None)],
+)
+def test_interval_is_published_to_groups_that_seal_more_often(
+    own: list[int], shortest: int, published: int | None
+) -> None:
+    assert published_interval_ms(own, shortest) == published
 
 
-def test_fetcher_that_rarely_seals_leaves_the_others_more() -> None:
-    assert shortest_interval_ms([100, 10_000], 5) == 210
-
-
-def test_seal_interval_is_published_only_to_groups_that_would_seal_more_often() -> None:
-    assert published_interval_ms([200, 1000], 400) == 400
-    assert published_interval_ms([400, 1000], 400) is None
-    assert published_interval_ms([200], 0) is None
-    assert published_interval_ms([], 400) is None
-
-
-def test_group_with_ten_thousand_fetchers_leaves_a_small_group_its_own_interval() -> None:
-    assert shortest_intervals_ms({"big": [200] * 10_000, "small": [200, 200]}, 500) == {"big": 20_410, "small": 0}
-
-
-def test_groups_over_their_share_seal_the_same_number_of_times() -> None:
-    assert shortest_intervals_ms({"a": [10] * 10, "b": [100] * 10, "c": []}, 100) == {"a": 200, "b": 200, "c": 0}
+@pytest.mark.parametrize(
+    ("own", "most", "shortest"),
+    [
+        ({"big": [200] * 10_000, "small": [200, 200]}, 500, {"big": 20_410, "small": 0}),
+        ({"a": [10] * 10, "b": [100] * 10, "c": []}, 100, {"a": 200, "b": 200, "c": 0}),
+    ],
+    ids=["a small group keeps its own interval", "groups over their share seal equally often"],
+)
+def test_groups_share_the_limit(own: dict[str, list[int]], most: int, shortest: dict[str, int]) -> None:
+    assert shortest_intervals_ms(own, most) == shortest
 
 
 @given(st.dictionaries(st.text(max_size=2), st.lists(st.integers(10, 60_000), max_size=20)), st.integers(1, 1000))
@@ -181,10 +152,6 @@ def test_shortest_interval_keeps_the_bound_and_a_shorter_one_would_break_it(own:
 # ---- retention of finished segments
 
 
-def up_to(*finished: Finished, ms: int = 1000, size: int = 100, now_ms: int = 5000) -> int:
-    return collectable(finished, now_ms, Retention(ms, size))
-
-
 @pytest.mark.parametrize(
     ("retention", "limit"),
     [
@@ -201,28 +168,22 @@ def test_retained_segments_do_not_hurry_their_collection(retention: Retention, l
     assert is_pressing(FREE, Backlog(1000, limit + 1), bounds, retention)
 
 
-def test_finished_segments_are_retained_by_their_age() -> None:
-    old, at_its_end, young = Finished(1, 1000, 1), Finished(2, 4000, 1), Finished(3, 4001, 1)
-
-    assert up_to(old, at_its_end, young) == 2
-    assert up_to(young) == 0
-    assert up_to() == 0
-
-
-def test_retention_time_spares_no_segment_before_an_unretained_one() -> None:
-    assert up_to(Finished(1, 4900, 1), Finished(2, 1000, 1), Finished(3, 4900, 1)) == 2
-
-
-def test_finished_segments_over_the_bound_in_bytes_are_not_retained() -> None:
-    assert up_to(Finished(1, 5000, 1), Finished(2, 5000, 60), Finished(3, 5000, 40)) == 1
-    assert up_to(Finished(1, 5000, 101)) == 1
-
-
-def test_finished_segments_over_the_bound_in_number_are_not_retained() -> None:
-    sealed = [Finished(czxid, 5000, 0) for czxid in range(1, MOST_RETAINED + 3)]
-
-    assert up_to(*sealed) == 2
+YOUNG = Finished(3, 4001, 1)
+MANY = [Finished(czxid, 5000, 0) for czxid in range(1, MOST_RETAINED + 3)]
+COLLECTED: dict[str, tuple[list[Finished], int, int]] = {
+    "those of their age": ([Finished(1, 1000, 1), Finished(2, 4000, 1), YOUNG], 1000, 2),
+    "none that is young": ([YOUNG], 1000, 0),
+    "none of none": ([], 1000, 0),
+    "also a young one before an old one": (
+        [Finished(1, 4900, 1), Finished(2, 1000, 1), Finished(3, 4900, 1)], 1000, 2,
+    ),
+    "those over the bound in bytes": ([Finished(1, 5000, 1), Finished(2, 5000, 60), Finished(3, 5000, 40)], 1000, 1),
+    "one that is over it alone": ([Finished(1, 5000, 101)], 1000, 1),
+    "those over the bound in number": (MANY, 1000, 2),
+    "without retention, also what was sealed after now": ([Finished(1, 6000, 1)], 0, 1),
+}  # fmt: skip
 
 
-def test_no_retention_removes_also_what_was_sealed_after_now() -> None:
-    assert up_to(Finished(1, 6000, 1), ms=0) == 1
+@pytest.mark.parametrize(("finished", "ms", "up_to"), COLLECTED.values(), ids=COLLECTED)
+def test_finished_segments_are_collected_up_to(finished: list[Finished], ms: int, up_to: int) -> None:
+    assert collectable(finished, 5000, Retention(ms, 100)) == up_to

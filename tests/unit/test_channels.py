@@ -1,13 +1,15 @@
-"""A plan as multis: their operations, order and sizes."""
+"""A plan as multis: their operations, order and sizes; and client-side assignment in a turn where sizes matter."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from coordinator.planning.membership import GroupRules
 from coordinator.planning.plan import Plan, plan
 from coordinator.planning.snapshot import Snapshot
 from coordinator.rebalance.rebalancer import PARTITIONS_A_STEP, Step, steps, with_state
@@ -22,17 +24,10 @@ from coordinator.zk.store import (
     SetData,
     operation_bytes,
 )
-from coordinator.zk.znodes.group_state import GroupState
+from coordinator.zk.znodes.group_state import Answer, GroupState, MemberAnswer
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GroupPaths
-from coordinator.zk.znodes.records import (
-    START_FETCHER,
-    BegunRecord,
-    Command,
-    OffsetRecord,
-    Topic,
-    parsed_channel,
-)
+from coordinator.zk.znodes.records import START_FETCHER, BegunRecord, Command, OffsetRecord, Topic, parsed_channel
 from tests.property.tree import MemoryTree, MemoryTreeStore
 from tests.support.strategies import RANGE
 from tests.support.terms import a_term
@@ -102,9 +97,7 @@ def test_every_multi_checks_the_epoch_and_moves_the_states_version_by_one() -> N
 def test_a_plan_with_nothing_but_a_state_is_one_multi() -> None:
     seen = a_group("")
 
-    (only,) = multis(seen)
-
-    assert only == [Check(COORDINATOR_EPOCH, 9), SetData(PATHS.state, plan(seen, RANGE).state.to_bytes(), 1)]
+    assert multis(seen) == [[Check(COORDINATOR_EPOCH, 9), SetData(PATHS.state, plan(seen, RANGE).state.to_bytes(), 1)]]
 
 
 def test_a_small_end_is_one_multi_with_fence_offsets_and_owners() -> None:
@@ -133,27 +126,19 @@ def test_unread_offset_is_left_unchanged() -> None:
     assert written(only, PATHS.channel("a")) and not written(only, PATHS.offset("t", 0))
 
 
-def test_large_end_moves_the_fence_before_offsets_are_written() -> None:
-    found = multis(a_group(running(3 * PARTITIONS_A_STEP, HANGS, commands=2)))
-
-    fence, *rest = found[0][2:]
-    assert isinstance(fence, SetData)
-    after = parsed_channel("channel", fence.data)
-    assert (fence.version, after.is_live, len(after.running)) == (1, False, 3 * PARTITIONS_A_STEP)
-    assert {each.path for each in rest} == {
-        PATHS.command("a", "command-0000000001"),
-        PATHS.command("a", "command-0000000002"),
-        PATHS.id("a"),
-    }
-
-
-def test_large_end_removes_partitions_from_the_channel_with_offsets_and_owners() -> None:
+def test_large_end_moves_the_fence_and_then_removes_partitions_with_offsets_and_owners() -> None:
     left = count = 2 * PARTITIONS_A_STEP + 1
 
-    found = multis(a_group(running(count)))
+    first, *found = multis(a_group(running(count, HANGS, commands=2)))
 
+    fence, *rest = first[2:]
+    assert isinstance(fence, SetData)
+    after = parsed_channel("channel", fence.data)
+    assert (fence.version, after.is_live, len(after.running)) == (1, False, count)
+    commands = [PATHS.command("a", f"command-000000000{number}") for number in (1, 2)]
+    assert {each.path for each in rest} == {*commands, PATHS.id("a")}
     gone: set[str] = set()
-    for nth, operations in enumerate(found[1:4], 1):
+    for nth, operations in enumerate(found[:3], 1):
         (moved,) = written(operations, PATHS.channel("a"))
         assert isinstance(moved, SetData)
         assert moved.version == 1 + nth
@@ -217,9 +202,7 @@ def test_first_start_of_a_topic_records_the_partitions_the_group_begins_with(mad
 @pytest.mark.parametrize("how", [HAS_DIED, "left"], ids=["live", "half ended"])
 @pytest.mark.parametrize("count", [3, PARTITIONS_A_STEP + 1], ids=["small", "large"])
 @pytest.mark.parametrize("commands", [2, 500])
-def test_every_withdrawn_command_is_removed_once_with_the_end_of_its_consumer(
-    how: str, count: int, commands: int
-) -> None:
+def test_every_withdrawn_command_is_removed_once_with_its_consumer(how: str, count: int, commands: int) -> None:
     found = multis(a_group(running(count, how, commands)))
 
     removed = [each.path for operations in found for each in operations if isinstance(each, Delete)]
@@ -267,20 +250,16 @@ def test_a_multi_with_a_large_state_and_many_large_commands_stays_within_512_kb(
     assert sum(each.path.endswith("/command-") for operations in found for each in operations) == 7
 
 
-def test_state_over_the_znode_limit_fails_the_rebalance_with_a_reason() -> None:
-    topics = {f"{n:04d}-" + "x" * 244: "id" for n in range(2500)}
-    step = Step(GroupState(topics=topics), [])
+def test_state_or_command_over_its_limit_fails_the_rebalance_with_a_reason() -> None:
+    topics = [f"{n:04d}-" + "x" * 244 for n in range(2500)]
+    start = Command(
+        START_FETCHER, 5, 2, "a1", {"a-0": frozenset(TopicPartition(topic, 0) for topic in topics[:1100])},
+        topics=dict.fromkeys(topics[:1100], "t-1"),
+    )  # fmt: skip
+    seen = a_group("", offset_parents=frozenset(topics), owner_parents=frozenset(topics))
 
     with pytest.raises(RebalanceFailed, match="over the 512000 of a znode"):
-        with_state(a_group(""), 0, step)
-
-
-def test_command_over_the_multi_limit_fails_the_rebalance_with_a_reason() -> None:
-    parts = [TopicPartition(f"{n:04d}-" + "x" * 244, 0) for n in range(1100)]
-    every = frozenset(part.topic for part in parts)
-    start = Command(START_FETCHER, 5, 2, "a1", {"a-0": frozenset(parts)}, topics=dict.fromkeys(every, "t-1"))
-    seen = a_group("", offset_parents=every, owner_parents=every)
-
+        with_state(a_group(""), 0, Step(GroupState(topics=dict.fromkeys(topics, "id")), []))
     with pytest.raises(RebalanceFailed, match=r"one change has \d+ bytes, over the \d+ that"):
         list(steps(seen, Plan(seen.state, starts=(("a", start),))))
 
@@ -294,3 +273,77 @@ def test_history_writes_one_record_and_removes_expired_ones() -> None:
 
     of_history = [each for each in only if each.path.startswith(PATHS.history)]
     assert of_history == [Delete(PATHS.rebalance(1)), SetData(PATHS.rebalance(2), record.to_bytes())]
+
+
+# ---- client-side assignment where sizes matter; all else is in `turns/asking.txt` and `jobs.txt`
+
+
+def led(text: str) -> Snapshot:
+    """A group of client-side assignment, with what `text` says."""
+    common = "every wants=t offers=p lease=5000\ntopic t id-t 0,1\n"
+    return snapshot_of(common + ("" if text.startswith("group") else "group 1/0 Empty type=consumer\n") + text)
+
+
+def decided(snapshot: Snapshot) -> Plan:
+    return plan(snapshot, RANGE, "", GroupRules(assignment_timeout_s=30.0))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("count", [1, 4])
+def test_an_answer_whose_start_does_not_fit_beside_the_state_fails_its_leader(count: int) -> None:
+    """A start also names the id of each topic: it is larger than the entry that it comes from."""
+    names = "abcd"[:count]
+    topics = {f"topic-{number:05d}": Topic(f"topic-{number:05d}", "i" * 22, (0,)) for number in range(5000)}
+    given = {
+        name: [p for place, p in enumerate(sorted(topics)) if place % count == nth] for nth, name in enumerate(names)
+    }
+    entries = {
+        name: MemberAnswer({f"{name}-0": frozenset(TopicPartition(topic, 0) for topic in some)})
+        for name, some in given.items()
+    }
+    reply = Answer(tuple(names), {t: one.id for t, one in topics.items()}, {t: frozenset({0}) for t in topics})
+    group = led("".join(f"member {name}\n" for name in names) + f"ask 1 p a members={','.join(names)}")
+    view = replace(group.asks[0], answer=reply, entries=entries, children=("answer",))
+    snapshot = replace(group, topics=topics, asks=(view,))
+
+    found = decided(snapshot)
+
+    for step in steps(snapshot, found):
+        assert len(with_state(snapshot, 0, step)) > 1
+    assert found.asking.has_failed == (count == 1)
+
+
+@pytest.mark.parametrize("error", ["\U0001f600" * 1000, "x" * 4096], ids=["in bytes", "to the limit of the state"])
+def test_failure_reason_of_a_leader_is_truncated(error: str) -> None:
+    found = decided(led(f"member a\nask 1 p a members=a error={error}"))
+
+    assert found.state.reason is not None and len(json.dumps(found.state.reason)) <= 1002
+    assert GroupState.parse("state", found.state.to_bytes()) == found.state
+
+
+def test_unreadable_thread_number_fails_its_leader_only() -> None:
+    found = decided(led(f"member a\nask 1 p a members=a a-{'9' * 5000}=t-0"))
+
+    assert found.asking.has_failed and "which is no thread of a" in (found.state.reason or "")
+
+
+def test_an_ask_that_does_not_fit_is_not_made_and_the_rest_of_the_turn_is_written() -> None:
+    members = "".join(f"member {'n' * 240}{number:04d}\n" for number in range(1500))
+
+    found = decided(led(members + "member x gone runs=t-0"))
+
+    assert found.asking.made is None and found.state.state == "RebalanceFailed"
+    assert "an ask of 1500 members takes" in (found.state.reason or "")
+    assert [end.view.consumer for end in found.ends] == ["x"]
+
+
+def test_asks_with_more_children_than_a_turn_removes_are_removed_in_several() -> None:
+    group = led("group 1/1 Stable p type=consumer ask=1\nmember a gone has=t-0\nask 1 p a members=a unread a-0=t-0")
+    children = tuple(f"stray-{number:05d}" for number in range(2500))
+    snapshot = replace(group, asks=(replace(group.asks[0], children=children),))
+
+    found = decided(snapshot)
+    removed = [each.path for step in steps(snapshot, found) for each in step.operations if isinstance(each, Delete)]
+
+    assert len(removed) == 2000 and found.again_s == 0.0
+    assert not any(path.endswith("ask-0000000001") for path in removed)

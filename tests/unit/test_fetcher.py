@@ -1,14 +1,17 @@
-"""Fetching from a log that is slow, hangs, or has a partition that cannot be read."""
+"""Fetching from a log that is slow, hangs, or has a partition that cannot be read; and times of commits."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from consumer.fetching.polling import LONGEST_WAIT_S, LOOK_FOR_DATA_S, PENDING_S, Fetcher, Looks
+from consumer.config import ConsumerConfig
+from consumer.errors import CommitFailed
+from consumer.fetching.polling import LONGEST_WAIT_S, LOOK_FOR_DATA_S, PENDING_S, AutoCommit, Fetcher, Looks
 from consumer.logs.base import Fetch, Fetched, FetchLimits, Jump, LogError, OffsetOutOfRange, Position, PullSource
 from consumer.logs.embedded.log import EmbeddedLog, topic_folder
 from consumer.logs.embedded.producer import Appender, stored_batches
@@ -51,84 +54,83 @@ def test_unlistable_partition_folder_is_reported_and_blocks_no_other_partition(t
     assert "Not a directory" in fetcher.complaints[BROKEN]
 
 
+Find = Callable[[TopicPartition], int | Exception]
+IN_ORDER = [TopicPartition("t", number) for number in range(100)]
+
+
+class Starting:
+    """Partitions whose first offsets are looked up by `find`, which takes so long.
+
+    :ivar asked: those that were looked up.  :ivar running: what is known of each.
+    """
+
+    def __init__(self, partitions: Iterable[TopicPartition], find: Find, takes_s: float = 0.0) -> None:
+        self.runtime = ManualRuntime()
+        self.asked: list[TopicPartition] = []
+        self._find, self._takes_s = find, takes_s
+        self._offsets = CommittedOffsets(self.runtime, GroupPaths("g"), self._found)
+        self._store = MemoryTree().open()
+        running: dict[TopicPartition, int | None] = dict.fromkeys(partitions)
+        self._channel = Channel("abc", running=running, topics={part.topic: "id" for part in running})
+
+    @property
+    def running(self) -> Mapping[TopicPartition, int | None]:
+        return self._channel.running
+
+    def _found(self, partition: TopicPartition, topic_id: str, came_later: bool) -> StartOffset:
+        self.asked.append(partition)
+        self.runtime.now += self._takes_s
+        found = self._find(partition)
+        if isinstance(found, Exception):
+            raise found
+        return StartOffset(found, OffsetSpec("end"))
+
+    def read(self) -> list[TopicPartition]:
+        """A step; those that it looked up."""
+        before, missing = len(self.asked), [part for part, offset in self.running.items() if offset is None]
+        self._channel = self._offsets.read(self._store, self._channel, missing, lambda operations: None)
+        return self.asked[before:]
+
+
 def test_partition_without_a_known_first_offset_delays_no_other_partition(caplog: pytest.LogCaptureFixture) -> None:
-    def find(partition: TopicPartition, topic_id: str, came_later: bool) -> StartOffset:
-        if partition == BROKEN:
-            raise PermissionError("no access")
-        return StartOffset(7, OffsetSpec("beginning"))
+    starting = Starting([BROKEN, WHOLE], lambda part: PermissionError("no access") if part == BROKEN else 7)
 
-    offsets = CommittedOffsets(ManualRuntime(), GroupPaths("g"), find)
-    running = Channel("abc", running={BROKEN: None, WHOLE: None}, topics={"t": "id"})
+    starting.read()
 
-    read = offsets.read(MemoryTree().open(), running, running.running, lambda operations: None)
-
-    assert read.running == {BROKEN: None, WHOLE: 7}
+    assert starting.running == {BROKEN: None, WHOLE: 7}
     assert caplog.messages == ["partition offset unavailable: partition=t-0 problem=no access"]
 
 
 def test_unavailable_log_is_not_waited_for_at_each_partition() -> None:
-    runtime, asked = ManualRuntime(), []
+    starting = Starting(IN_ORDER, lambda part: LogError("no answer"), takes_s=0.6)
 
-    def find(partition: TopicPartition, topic_id: str, came_later: bool) -> StartOffset:
-        asked.append(partition)
-        runtime.now += 0.6
-        raise LogError("no answer")
-
-    offsets = CommittedOffsets(runtime, GroupPaths("g"), find)
-    running = Channel("abc", running={TopicPartition("t", n): None for n in range(100)}, topics={"t": "id"})
-
-    offsets.read(MemoryTree().open(), running, running.running, lambda operations: None)
-    first = len(asked)
-    offsets.read(MemoryTree().open(), running, running.running, lambda operations: None)
-
-    assert (first, asked) == (2, [TopicPartition("t", n) for n in range(4)]), "and the next time others have their turn"
+    assert (starting.read(), starting.read()) == (IN_ORDER[:2], IN_ORDER[2:4]), "the next time others have their turn"
 
 
 def test_lookups_that_take_long_and_fail_are_last_and_pause_together() -> None:
     """A broker that hangs leads one partition of each topic."""
-    runtime, asked = ManualRuntime(), []
 
-    def find(partition: TopicPartition, topic_id: str, came_later: bool) -> StartOffset:
-        asked.append(partition)
-        if partition.partition == 0:
-            runtime.now += 3.5
-            raise LogError("no answer")
-        return StartOffset(7, OffsetSpec("end"))
+    def find(partition: TopicPartition) -> int | Exception:
+        if partition.partition:
+            return 7
+        starting.runtime.now += 3.5
+        return LogError("no answer")
 
-    offsets = CommittedOffsets(runtime, GroupPaths("g"), find)
-    sick = [TopicPartition(topic, 0) for topic in "abc"]
-    well = [TopicPartition(topic, 1) for topic in "abc"]
-    channel = Channel("abc", running=dict.fromkeys([*sick, *well]), topics=dict.fromkeys("abc", "id"))
-    store, before = MemoryTree().open(), 0
+    sick, well = ([TopicPartition(topic, number) for topic in "abc"] for number in (0, 1))
+    starting = Starting([*sick, *well], find)
 
-    def read() -> list[TopicPartition]:
-        nonlocal channel, before
-        missing = [part for part, offset in channel.running.items() if offset is None]
-        channel = offsets.read(store, channel, missing, lambda operations: None)
-        found, before = asked[before:], len(asked)
-        return found
-
-    assert [read() for _ in range(3)] == [sick[:1], [well[0], sick[1]], [well[1], sick[2]]]
-    assert read() == [well[2]], "the others pause for the time in which these are fetched"
-    runtime.now += SLOW_RETRY_S - 0.1
-    assert read() == []
-    runtime.now += 0.1
-    assert read() == sick[:1]
+    assert [starting.read() for _ in range(3)] == [sick[:1], [well[0], sick[1]], [well[1], sick[2]]]
+    assert starting.read() == [well[2]], "the others pause for the time in which these are fetched"
+    starting.runtime.now += SLOW_RETRY_S - 0.1
+    assert starting.read() == []
+    starting.runtime.now += 0.1
+    assert starting.read() == sick[:1]
 
 
 def test_slow_start_lookups_are_split_into_steps_between_which_the_consumer_runs() -> None:
-    runtime = ManualRuntime()
+    starting = Starting(IN_ORDER, lambda part: 7, takes_s=0.3)
 
-    def find(partition: TopicPartition, topic_id: str, came_later: bool) -> StartOffset:
-        runtime.now += 0.3
-        return StartOffset(7, OffsetSpec("end"))
-
-    offsets = CommittedOffsets(runtime, GroupPaths("g"), find)
-    running = Channel("abc", running={TopicPartition("t", n): None for n in range(10)}, topics={"t": "id"})
-
-    read = offsets.read(MemoryTree().open(), running, running.running, lambda operations: None)
-
-    assert [n for (_, n), offset in read.running.items() if offset == 7] == [0, 1, 2, 3], "recorded after a second"
+    assert starting.read() == IN_ORDER[:4] == [part for part, offset in starting.running.items() if offset == 7]
 
 
 class LogThatBreaks(TimedLog):
@@ -246,3 +248,52 @@ def test_log_without_a_known_beginning_is_queried_again(caplog: pytest.LogCaptur
     assert fetcher.fetch(1 << 20) == []
     assert (fetcher.complaints, fetcher.jumps) == ({BROKEN: "the log is away"}, {})
     assert "partition fetch failed: partition=t-0 problem=the log is away" in caplog.text
+
+
+# ---- times of commits under `enable_auto_commit`, and failed commits
+
+
+class Commits:
+    """Counts commits, of which some fail."""
+
+    def __init__(self, enable_auto_commit: bool = True) -> None:
+        self.count = 0
+        self.fails = False
+        self.runtime = ManualRuntime()
+        config = ConsumerConfig("zk:1", "g", "c1", enable_auto_commit=enable_auto_commit, auto_commit_interval_ms=5000)
+        self.auto = AutoCommit(config, self.runtime, self._commit)
+
+    def _commit(self) -> None:
+        self.count += 1
+        if self.fails:
+            raise CommitFailed("ZooKeeper does not answer")
+
+    def polls_after(self, seconds: float) -> int:
+        self.runtime.now += seconds
+        self.auto.if_due()
+        return self.count
+
+
+def test_auto_commit_runs_every_interval_since_the_last_commit() -> None:
+    commits = Commits()
+
+    assert [commits.polls_after(seconds) for seconds in (0, 4.9, 0.1, 4.9, 0.1)] == [0, 0, 1, 1, 2]
+    commits.runtime.now += 4
+    commits.auto.now()
+    assert [commits.polls_after(seconds) for seconds in (4.9, 0.1)] == [3, 4]
+
+
+def test_auto_commit_is_off_unless_enabled() -> None:
+    commits = Commits(enable_auto_commit=False)
+    commits.auto.now()
+
+    assert commits.polls_after(100) == 0
+
+
+def test_failed_commit_is_logged_and_retried_after_the_interval(caplog: pytest.LogCaptureFixture) -> None:
+    commits = Commits()
+    commits.fails = True
+
+    with caplog.at_level(logging.WARNING):
+        assert [commits.polls_after(seconds) for seconds in (5, 1, 4)] == [1, 1, 2]
+    assert caplog.messages == ["auto commit failed: consumer=c1 reason=ZooKeeper does not answer"] * 2

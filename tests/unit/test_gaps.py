@@ -18,16 +18,15 @@ from consumer.sealing.segment_files import SegmentFolder
 from coordinator.zk.errors import BadData
 from coordinator.zk.znodes.partitions import RESET, Discontinuity, TopicPartition
 from coordinator.zk.znodes.segments import Missing, SealedRange, Segment
-from tests.support.memlog import MemoryLog
 
 from .modelled_kafka import columns
 
 PART = TopicPartition("t", 0)
 
 
-def run_of(*offsets: int) -> RecordRun:
+def run_of(*offsets: int, partition: int = 0) -> RecordRun:
     count = len(offsets)
-    (run,) = runs(columns(["t"] * count, [0] * count, list(offsets)))
+    (run,) = runs(columns(["t"] * count, [partition] * count, list(offsets)))
     return run
 
 
@@ -35,12 +34,13 @@ def batch(*offsets: int) -> pa.RecordBatch:
     return run_of(*offsets).batch
 
 
-def sealed(folder: Path, *offsets: int, ranges: tuple[int, int], missing: int) -> Segment:
+def sealed(folder: Path, *offsets: int, ranges: tuple[int, int], missing: int, partition: int = 0) -> Segment:
     files = SegmentFolder(str(folder))
-    file = "g/c/abc-0000000001.arrow"
-    size = files.write(file, [batch(*offsets)] if offsets else [])
-    some = (Missing("t", 0, missing),) if missing else ()
-    return Segment(file, files.url, len(offsets), size, (SealedRange("t", "id", 0, *ranges),), "c", "abc", 1, some)
+    file = f"g/c/abc-000000000{partition}.arrow"
+    size = files.write(file, [run_of(*offsets, partition=partition).batch] if offsets else [])
+    some = (Missing("t", partition, missing),) if missing else ()
+    whole = (SealedRange("t", "id", partition, *ranges),)
+    return Segment(file, files.url, len(offsets), size, whole, "c", "abc", 1, some)
 
 
 def test_open_segment_counts_the_offsets_that_a_fetch_skipped() -> None:
@@ -96,7 +96,7 @@ def test_segment_of_as_many_topics_as_a_session_can_own_is_read() -> None:
 @pytest.mark.parametrize(
     ("there", "bounds", "missing"), [((4, 5), (3, 5), 0), ((3, 7), (3, 7), 2), ((2, 6), (3, 8), 3), ((7, 9), (3, 5), 0)]
 )
-def test_file_of_another_segment_is_never_read(
+def test_file_of_another_is_never_read(
     tmp_path: Path, there: tuple[int, ...], bounds: tuple[int, int], missing: int
 ) -> None:
     segment = sealed(tmp_path, *there, ranges=bounds, missing=missing)
@@ -106,68 +106,20 @@ def test_file_of_another_segment_is_never_read(
 
 def test_file_of_another_partition_with_the_same_size_and_rows_is_never_read(tmp_path: Path) -> None:
     files = SegmentFolder(str(tmp_path))
-    log = MemoryLog(5000)
-    segments = []
-    for number in range(2):
-        file, ranges = f"g/c/abc-000000000{number}.arrow", []
-        batches: list[pa.RecordBatch] = []
-        for partition in (number, number + 2):
-            begin = 0
-            while begin < 3000:
-                fetched = log.fetch("t", "id", partition, begin, 1 << 20)
-                batches, begin = batches + fetched.batches, fetched.next_offset
-            ranges.append(SealedRange("t", "id", partition, 0, 3000))
-        size = files.write(file, batches)
-        segments.append(Segment(file, files.url, 6000, size, tuple(ranges), "c", "abc", 1))
-    one, two = segments
-    assert sum(batch.num_rows for batch in files.records(one)) == 6000 and one.size == two.size
+    one, two = (sealed(tmp_path, *range(3000), ranges=(0, 3000), missing=0, partition=number) for number in (0, 1))
+    assert sum(batch.num_rows for batch in files.records(one)) == 3000 and one.size == two.size
 
     Path(files.path(one.file)).write_bytes(Path(files.path(two.file)).read_bytes())
     with pytest.raises(SegmentError, match="has t-1 offset 0 in the place of t-0 offsets 0 to 2999"):
         list(files.records(one))
-    assert SegmentCheck().problem(one) == (
-        "wrong offsets",
-        "it has no records of t-0, and should have offsets 0 to 2999",
-    )
+    reason = "it has no records of t-0, and should have offsets 0 to 2999"
+    assert SegmentCheck().problem(one) == ("wrong offsets", reason)
 
 
 def test_segment_of_a_release_without_gaps_is_read_as_dense(tmp_path: Path) -> None:
     some = replace(sealed(tmp_path, 3, 6, ranges=(3, 7), missing=2), missing=())
 
     assert SegmentCheck().problem(Segment.parse("s", some.to_bytes())) is not None
-
-
-def ranges(*fetches: Fetch | None) -> list[tuple[int, int, list[list[int]]] | None]:
-    return [
-        fetch and (fetch.first, fetch.next, [batch.column("offset").to_pylist() for batch in fetch.batches])
-        for fetch in fetches
-    ]
-
-
-def test_partition_skips_offsets_without_a_record() -> None:
-    part = Partition(PART, "id", 0)
-    found = [part.received(run_of(1, 2, 5)), part.received(run_of(8, 9)), part.ended(12), part.ended(12)]
-
-    assert ranges(*found) == [(0, 6, [[1, 2, 5]]), (6, 10, [[8, 9]]), (10, 12, []), None]
-
-
-def test_partition_drops_records_before_its_tail() -> None:
-    part = Partition(PART, "id", 0)
-    found = [part.received(run_of(0, 1, 2)), part.received(run_of(1, 2, 5)), part.received(run_of(0, 5)), part.ended(4)]
-
-    assert ranges(*found) == [(0, 3, [[0, 1, 2]]), (3, 6, [[5]]), None, None]
-
-
-def test_cut_records_before_a_gap_end_at_the_next_record() -> None:
-    part = Partition(PART, "id", 0)
-    queue = UnconfirmedQueue(lambda _: 1)
-    fetch = part.received(run_of(1, 4, 9))
-    assert fetch is not None
-    queue.add(1, part, fetch)
-    found = [entry.found for _ in range(3) for entry in queue.take(1)]
-
-    assert [(each.first, each.next) for each in found if isinstance(each, Fetch)] == [(0, 4), (4, 9), (9, 10)]
-    assert (queue.size, queue.newest) == (0, {})
 
 
 def test_topics_take_turns_when_the_room_ends_within_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -48,10 +49,9 @@ def test_states_are_read_in_upper_and_lower_case(text: str, wanted: set[str]) ->
 
 @pytest.mark.parametrize("text", ["bad", "bad, wrong", "Stable,bad"])
 def test_invalid_state_is_a_usage_error_that_names_the_valid_ones(text: str) -> None:
-    with pytest.raises(UsageError) as raised:
+    expected = f"Invalid state list '{text}'. Valid states are: {', '.join(GROUP_STATES)}"
+    with pytest.raises(UsageError, match=re.escape(expected) + "$"):
         parse_states(text)
-
-    assert str(raised.value) == f"Invalid state list '{text}'. Valid states are: {', '.join(GROUP_STATES)}"
 
 
 def test_assignment_is_ordered_by_number_and_not_by_digits() -> None:
@@ -107,9 +107,7 @@ def shots(*rows: int) -> Iterator[Shot]:
         yield Shot(("GROUP", "LOG-END-OFFSET"), [("g", number)], [f"note {number // 10}"])
 
 
-def test_tables_are_shown_again_with_a_blank_line_between_two(
-    naps: list[float], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tables_are_shown_again_below_a_blank_line(naps: list[float], capsys: pytest.CaptureFixture[str]) -> None:
     taken = shots(1, 2, 13)
 
     show(lambda: next(taken), "table", 0.5, 3)
@@ -177,9 +175,7 @@ def test_table_is_shown_once_with_notes_on_stderr_without_watch(capsys: pytest.C
         ("client", True, "client: lag, sticky"),
     ],
 )
-def test_protocols_of_a_member_are_shown_by_side_in_order_of_preference(
-    pattern: str, is_preferred: bool, wanted: str
-) -> None:
+def test_protocols_of_a_member_are_shown_in_order_of_preference(pattern: str, is_preferred: bool, wanted: str) -> None:
     client = ClientProtocols(("lag", "sticky"), is_preferred=is_preferred)
 
     assert offered(Registration("i", {"t": 1}, pattern, client=client)) == wanted
@@ -201,9 +197,7 @@ def test_an_ask_is_pending_until_it_is_adopted_or_has_failed() -> None:
 @pytest.mark.parametrize(
     ("identity", "life", "leader"), [("life", "life", "a"), ("life", "another", None), ("seat-7", "another", "a")]
 )
-def test_a_group_is_led_by_the_incarnation_or_the_seat_that_was_asked(
-    identity: str, life: str, leader: str | None
-) -> None:
+def test_a_group_is_led_by_the_incarnation_or_seat_that_was_asked(identity: str, life: str, leader: str | None) -> None:
     ask = Ask("lag", "a", "life", {"a": AskMember(identity, "")})
     member = ShownMember("a", Registration(life, {"t": 1}), None, ())
     state = GroupState(client=ClientSide("consumer", "ask-0000000001"))

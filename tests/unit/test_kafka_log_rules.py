@@ -1,11 +1,12 @@
-"""Kafka's source and lookups on modelled brokers: what `kafka_schedules.txt` has no words for."""
+"""Kafka's source and lookups on modelled brokers: `kafka_schedules.txt`, and what it has no words for."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -22,12 +23,20 @@ from consumer.membership.start_position import StartRule, Starts
 from coordinator.zk.errors import UsageError
 from coordinator.zk.znodes.partitions import TopicPartition
 from tests.support import kafka_group
+from tests.support.points import Point, at_every_point
+from tests.support.turns import cases
 from tests.support.wait import PATIENCE, eventually
-from tests.unit.kafka_schedules import Schedule
+from tests.unit.kafka_schedules import Schedule, variants
 from tests.unit.manual import ManualRuntime
-from tests.unit.modelled_kafka import Brokers, Client, Place, modelled_kafka
+from tests.unit.modelled_kafka import Answer, Brokers, Client, Place, modelled_kafka
 
 T0 = TopicPartition("t", 0)
+FILE = Path(__file__).with_name("kafka_schedules.txt")
+CASES = [
+    pytest.param(text.removeprefix("long\n"), id=title, marks=[pytest.mark.long] if text.startswith("long\n") else [])
+    for case in cases(FILE.read_text())[1]
+    for title, text in variants(case.title, case.text)
+]
 
 
 @pytest.fixture
@@ -42,76 +51,74 @@ def schedule(kafka: Brokers) -> Schedule:
     return Schedule(kafka)
 
 
-def test_released_partition_is_unassigned_at_once_and_its_records_never_come(schedule: Schedule) -> None:
-    """The reader checks that nothing comes of the released one."""
-    schedule.play("ends 0,1=40; brokers holding; assign 0,1; poll")
-    held = schedule.counted["queue"]
-    schedule.play("release 0; assigned 1")
-    assert schedule.counted["queue"] == held / 2
-
-    schedule.play("brokers holding=no; polls 1 gives=40; assign 0 at=3; polls 1 gives=37")
+@pytest.mark.parametrize("text", CASES)
+def test_reader_of_kafka(kafka: Brokers, text: str, caplog: pytest.LogCaptureFixture) -> None:
+    Schedule(kafka, caplog=caplog).play(text)
 
 
-def test_records_taken_before_an_unexpected_error_are_fetched_again(
-    schedule: Schedule, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    schedule.play("ends 0,1=5; assign 0,1")
-    with monkeypatch.context() as patched, pytest.raises(MemoryError):
-        patched.setattr("consumer.logs.kafka.source._joined", Mock(side_effect=[None, MemoryError]))
-        schedule.play("poll")
-
-    schedule.play("polls 1 gives=10")
-
-
-@pytest.mark.parametrize("name", ["assign", "unassign"])
-def test_failed_change_of_the_assignment_is_made_up_for(
-    schedule: Schedule, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """The reader checks that nothing comes of the released one."""
+def after(name: str) -> Callable[..., None]:
+    """A method of a client that fails once it has done its work."""
     real = getattr(Client, name)
 
     def change_both(client: Client, places: Iterable[Place]) -> None:
         real(client, places)
         raise MemoryError
 
-    schedule.play("ends 0,1=100; assign 0,1; poll 500")
-    with monkeypatch.context() as patched, pytest.raises(MemoryError):
-        patched.setattr(Client, name, change_both)
-        schedule.play("release 0; assign 2; poll")
-
-    schedule.play("polls 1 gives=1..; assign 0,2 at=40; polls 2; at 0,1=100")
+    return change_both
 
 
-def test_records_taken_beside_a_failing_lookup_are_returned_once(
-    schedule: Schedule, monkeypatch: pytest.MonkeyPatch
+OUT_OF_RANGE = "ends 0=10 1=5; brokers holding; assign 0; assign 1 at=7; poll; brokers holding=no"
+AGAIN = "polls 1 gives=1..; assign 0,2 at=40; polls 2; at 0,1=100"
+FAILING: dict[str, tuple[str, Callable[..., Any], tuple[str, str, str]]] = {
+    "records that were taken": (
+        "consumer.logs.kafka.source._joined", Mock(side_effect=[None, MemoryError]),
+        ("ends 0,1=5; assign 0,1", "poll", "polls 1 gives=10"),
+    ),
+    # The range of an offset out of range is looked up in the poll that returns others' records.
+    "a lookup beside records that were taken": (
+        "consumer.logs.kafka.topics.Questions.many", Mock(side_effect=MemoryError),
+        (OUT_OF_RANGE, "poll times=3", "polls 2; at 0=10"),
+    ),
+    **{
+        f"a change of the assignment: {name}": (
+            f"tests.unit.modelled_kafka.Client.{name}", after(name),
+            ("ends 0,1=100; assign 0,1; poll 500", "release 0; assign 2; poll", AGAIN),
+        )
+        for name in ("assign", "unassign")
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "fails", "plays"), FAILING.values(), ids=FAILING)
+def test_unexpected_error_is_made_up_for(
+    schedule: Schedule, monkeypatch: pytest.MonkeyPatch, name: str, fails: Callable[..., Any], plays: tuple[str, ...]
 ) -> None:
-    """The range of an offset out of range is looked up in the poll that returns others' records."""
-    schedule.play("ends 0=10 1=5; brokers holding; assign 0; assign 1 at=7; poll; brokers holding=no")
+    """The reader checks that each record is returned once, and nothing comes of a released partition."""
+    before, failing, then = plays
+    schedule.play(before)
     with monkeypatch.context() as patched, pytest.raises(MemoryError):
-        patched.setattr(schedule.reader.source._lookups, "many", Mock(side_effect=MemoryError))
-        schedule.play("poll times=3")
+        patched.setattr(name, fails)
+        schedule.play(failing)
 
-    schedule.play("polls 2; at 0=10")
+    schedule.play(then)
 
 
-def test_idle_source_closes_its_connection_and_continues_where_it_was(
-    kafka: Brokers, schedule: Schedule, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_idle_source_closes_its_connection_and_continues(schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
     looked, turn = threading.Event(), threading.Event()
 
     def wait(_: float) -> bool:
         looked.set()
         assert turn.wait(60)
         turn.clear()
-        return kafka.now > 2000
+        return schedule.kafka.now > 2000
 
     monkeypatch.setattr(schedule.reader.log._connection.closed, "wait", wait)
     schedule.play("ends 0=100; assign 0; poll 1000")
     for passes_s in (29.0, 2.0, 1000.0):
         assert looked.wait(60)
         looked.clear()
-        was_closed = kafka.clients[0].is_closed
-        kafka.now += passes_s
+        was_closed = schedule.kafka.clients[0].is_closed
+        schedule.kafka.now += passes_s
         turn.set()
         assert (passes_s == 1000.0) == was_closed
 
@@ -147,9 +154,7 @@ def test_every_partition_is_served_though_the_first_ones_fill_the_prefetch_queue
     assert kafka.fetched <= 1.1 * count + 200
 
 
-def test_poll_waits_for_no_lookup_of_another_thread(
-    kafka: Brokers, schedule: Schedule, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_poll_waits_for_no_lookup_of_others(schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
     schedule.play("ends 0,1=10; assign 0; poll")
     asked, answer = threading.Event(), threading.Event()
 
@@ -162,7 +167,7 @@ def test_poll_waits_for_no_lookup_of_another_thread(
         with suppress(LogError):
             schedule.reader.log.latest("t", "id", 1)
 
-    monkeypatch.setattr(kafka.clients[-1], "offsets", find)
+    monkeypatch.setattr(schedule.kafka.clients[-1], "offsets", find)
     other = threading.Thread(target=ask)
     other.start()
     assert asked.wait(60)
@@ -200,23 +205,21 @@ def test_fetching_does_not_wait_for_a_slow_broker_lookup(kafka: Brokers, monkeyp
     eventually(lambda: reader.polls(1.0) == 0 and len(kafka.clients) == 2, 10, "the other servers are used")
 
 
-def test_failed_creation_of_a_client_leaves_no_closed_one_behind(
-    kafka: Brokers, schedule: Schedule, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_client_that_cannot_be_made_leaves_no_closed_one(schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
     def client(servers: str, *options: object) -> Client:
-        if servers == "b:2" and kafka.now < 1060:
+        if servers == "b:2" and schedule.kafka.now < 1060:
             raise UsageError("a certificate cannot be read")
-        return kafka.client(servers, None, None)
+        return schedule.kafka.client(servers, None, None)
 
     monkeypatch.setattr("consumer.logs.kafka.connection.KafkaClient", client)
     schedule.play("ends 0=10; assign 0; polls 3 gives=10; down a:1; servers b:2")
     failed = 0
-    while kafka.now < 1070:
+    while schedule.kafka.now < 1070:
         try:
             schedule.play("poll takes=1")
         except UsageError:
             failed += 1
-            kafka.now += 1.0
+            schedule.kafka.now += 1.0
 
     assert failed > 0
     schedule.play("down; ends 0=20; polls 5 gives=10")
@@ -237,29 +240,20 @@ def test_record_written_during_a_lookup_by_time_is_not_skipped(kafka: Brokers, m
     assert kafka.log().offset_for_timestamp("t", "id", 0, 5) == 3
 
 
-def test_topic_unknown_to_a_broker_has_no_start_instead_of_0(kafka: Brokers) -> None:
+def test_end_of_a_topic_unknown_to_a_broker_is_neither_a_start_nor_reported_as_0_nor_sought(kafka: Brokers) -> None:
     """A 0 would be recorded as the group's start, although a broker that just started learns the topic later."""
     kafka.ends["t", 0], kafka.ids["t"] = 100, ""
-    starts = Starts(kafka.log(), StartRule.parse("end", "latest"))
+    consumer, starts = Asking(kafka, {T0: Position("id", 40)}), Starts(kafka.log(), StartRule.parse("end", "latest"))
 
-    with pytest.raises(UnknownTopic, match="no such topic"):
-        starts.find(T0, "id", came_later=False)
-    kafka.ids.clear()
-
-    assert starts.find(T0, "id", came_later=False).offset == 100
-
-
-def test_end_of_a_topic_unknown_to_a_broker_is_neither_reported_as_0_nor_sought(kafka: Brokers) -> None:
-    kafka.ends["t", 0], kafka.ids["t"] = 100, ""
-    consumer = Asking(kafka, {T0: Position("id", 40)})
-
-    with pytest.raises(UnknownTopic):
-        consumer.end_offsets([T0])
+    for ask in (lambda: starts.find(T0, "id", False), lambda: consumer.end_offsets([T0])):
+        with pytest.raises(UnknownTopic, match="no such topic"):
+            ask()
     with pytest.raises(UnknownTopic):
         consumer.seek_to_end(T0)
     assert consumer.position(T0) == 40
     kafka.ids.clear()
 
+    assert starts.find(T0, "id", came_later=False).offset == 100
     assert consumer.end_offsets([T0]) == {T0: 100}
 
 
@@ -304,3 +298,78 @@ def test_writer_of_tests_counts_a_record_that_is_acknowledged_without_offset(mon
         writing._on_delivery(None, ck.Message(topic="orders", partition=1))
 
     assert writing.ends == {0: 0, 1: 1}
+
+
+# ---- something happens between any two requests
+
+
+class Pointed(Client):
+    """A client before (or after) whose requests, and looks into its queue, something happens."""
+
+    point: Point
+
+    def assign(self, starts: Mapping[Place, int]) -> None:
+        with self.point.asked("assign"):
+            super().assign(starts)
+
+    def consume(self, most: int) -> list[Any]:
+        with self.point.asked("consume"):
+            return super().consume(most)
+
+    def describe(self, topics: Iterable[str]) -> Answer:
+        with self.point.asked("describe"):
+            return super().describe(topics)
+
+    def offsets(self, requested: Mapping[Place, int]) -> Answer:
+        with self.point.asked("offsets"):
+            return super().offsets(requested)
+
+
+ENDS = {
+    "recreated0": "ids t=new; ends 0,1=0",
+    "recreated1": "ids t=new; ends 0,1=15",
+    "recreated2": "ids t=new; ends 0,1=1000",
+    "deleted": "ids t=-",
+    "recreated_while_the_controller_is_away": "brokers mute; ids t=new; ends 0,1=1000",
+    "recreated_before_an_answer_comes": "brokers holding; answer; ids t=new; ends 0,1=1000",
+}
+PASSES = {
+    "controller_is_away": "brokers mute",
+    "answers_are_late": "brokers holding; answer",
+    "leader_is_down": "leaders 1=b:2; down b:2",
+}
+
+
+@pytest.mark.parametrize("change", [*ENDS, *PASSES])
+@pytest.mark.long
+def test_change_between_any_two_requests_mixes_up_no_topics(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No record of another topic is returned, and none is lost: `Reader` checks each poll."""
+
+    def play(point: Point) -> None:
+        with modelled_kafka() as kafka:
+            monkeypatch.setattr(Pointed, "point", point, raising=False)
+            monkeypatch.setattr("consumer.logs.kafka.connection.KafkaClient", lambda servers, *_: made(kafka, servers))
+            schedule = Schedule(kafka)
+            schedule.play("ends 0,1=30; assign 0,1")
+            with point.sequence(lambda: schedule.play((ENDS | PASSES)[change])):
+                schedule.play("polls 0.1")
+            schedule.play("polls 1 step=0.1; brokers mute=no holding=no; down")
+            reader = schedule.reader
+            if change in ENDS:
+                schedule.play("polls 3 step=0.2")
+                first = [position.offset for position in reader.positions.values()]
+                schedule.play("assign 0,1 id=new; ids t=new; ends 0,1=45")
+                assert all(offset <= 30 for offset in first), first
+            until = kafka.now + 60
+            while any(position.offset != kafka.ends["t", 0] for position in reader.positions.values()):
+                reader.poll(passes_s=0.2)
+                assert kafka.now < until, reader.source.problems
+            schedule.play("polls 5 step=0.5; count queue=0")
+            assert not reader.source.problems
+
+    assert at_every_point(play) > 5
+
+
+def made(kafka: Brokers, servers: str) -> Client:
+    kafka.clients.append(Pointed(kafka, servers))
+    return kafka.clients[-1]

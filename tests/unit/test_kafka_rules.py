@@ -1,4 +1,4 @@
-"""Kafka without a broker: options, servers, and the brokers' znodes."""
+"""Kafka without a broker: options, servers, the brokers' znodes, and records as Arrow batches."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 from unittest.mock import Mock
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, Uuid
+from hypothesis import given
+from hypothesis import strategies as st
 
 from consumer.config import ConsumerConfig
-from consumer.logs.base import LogError, UnknownTopic
-from consumer.logs.kafka.client import KafkaClient
+from consumer.logs.base import LOG_SCHEMA, MAX_TIMESTAMP_MS, LogError, UnknownTopic
+from consumer.logs.kafka.client import Columns, KafkaClient, runs
 from consumer.logs.kafka.connection import Connection
 from consumer.logs.kafka.options import bootstrap_servers, kafka_options, without_secrets
 from consumer.logs.kafka.requests import Described, Requests, topic_id_text
@@ -28,6 +32,8 @@ from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.values import load
 from coordinator.zk.znodes.records import addresses
 from tests.support.wait import eventually
+
+from .modelled_kafka import columns
 
 
 def test_options_pass_through_with_their_prefix_and_from_the_environment() -> None:
@@ -69,18 +75,14 @@ def test_an_option_that_would_break_a_rule_is_refused_with_the_reason(name: str)
 
 
 def test_no_secret_is_shown() -> None:
-    options = {"sasl.password": "pw-1", "sasl.username": "alice", "ssl.key.password": "pw-2"}
+    """Every key and every password is one."""
+    private = "sasl.oauthbearer.assertion.private.key"
+    names = ("sasl.password", "ssl.key.password", f"{private}.passphrase", f"{private}.pem", "ssl.key.pem")
+    options = {name: f"pw-{number}" for number, name in enumerate(names)} | {"sasl.username": "alice"}
     config = ConsumerConfig(zk="h:1", group="g", kafka=options)
 
-    assert without_secrets("alice said pw-1 and pw-2", options) == "alice said *** and ***"
-    assert "pw-1" not in repr(config)
-    assert "pw-1" not in repr(config.kafka_place)
-
-
-def test_every_key_and_its_password_is_a_secret() -> None:
-    private = "sasl.oauthbearer.assertion.private.key"
-    for name in (f"{private}.passphrase", f"{private}.pem", "ssl.key.pem"):
-        assert without_secrets("it was pw-1", {name: "pw-1"}) == "it was ***", name
+    assert without_secrets("alice said pw-0 pw-1 pw-2 pw-3 pw-4", options) == "alice said *** *** *** *** ***"
+    assert "pw-" not in repr(config) + repr(config.kafka_place)
 
 
 PEM = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0B\nAQEFAASCBKcwggSjAgEAAoIB\n-----END PRIVATE KEY-----\n"
@@ -260,7 +262,7 @@ def client() -> Iterator[KafkaClient]:
         (KafkaError._AUTHENTICATION, REFUSED, True),
     ],
 )
-def test_untrusted_certificate_and_wrong_password_are_refusals(
+def test_untrusted_certificate_and_wrong_password_refuse(
     client: KafkaClient, code: int, text: str, is_refusal: bool
 ) -> None:
     client._on_error(KafkaError(code, text))
@@ -278,7 +280,7 @@ def test_unavailable_leader_is_reported_with_its_own_last_error(client: KafkaCli
     assert "no leader" in str(client.unavailable(""))
 
 
-def test_refusal_is_over_when_the_broker_has_another_error_or_none_for_a_minute(
+def test_refusal_ends_with_another_error_or_after_a_minute(
     client: KafkaClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
@@ -299,3 +301,77 @@ def test_errors_of_any_number_of_brokers_are_bounded(client: KafkaClient) -> Non
         client._on_error(KafkaError(KafkaError._TRANSPORT, f"h:{number}/{number}: Connect failed"))
 
     assert len(client.errors) <= 100
+
+
+# ---- columns of librdkafka's records as Arrow batches
+
+
+NAMES, DATA = st.text(max_size=3), st.none() | st.binary(max_size=9)
+RECORDS = st.tuples(
+    st.sampled_from(["a", "b\u00fc"]),
+    st.integers(0, 2),
+    DATA,
+    DATA,
+    st.integers(0, 2),
+    st.integers(-1, MAX_TIMESTAMP_MS + 1) | st.just(2**62),
+    st.none() | st.lists(st.tuples(NAMES, DATA), max_size=3),
+)
+
+
+@given(st.lists(RECORDS, min_size=1, max_size=20))
+@pytest.mark.long
+def test_batches_are_equal_to_those_of_single_records(records: list[tuple[Any, ...]]) -> None:
+    topics, partitions, keys, values, kinds, times, headers = (list(column) for column in zip(*records, strict=True))
+    numbers = np.array(partitions, np.int32), np.arange(len(records)) + 7
+    stamps = np.array([kinds, times], np.int64).T
+    found = list(runs(Columns(topics, *numbers, keys, values, stamps, headers)))
+
+    expected = [
+        {
+            "key": key,
+            "value": value,
+            "topic": topic,
+            "partition": partition,
+            "offset": number + 7,
+            "timestamp": 1000 * time if 0 <= time <= MAX_TIMESTAMP_MS else None,
+            "timestampType": kind - 1,
+            "headers": [{"key": name, "value": data} for name, data in row] if row else None,
+        }
+        for number, (topic, partition, key, value, kind, time, row) in enumerate(records)
+    ]
+    for run in found:
+        run.batch.validate(full=True)
+    assert pa.Table.from_batches([run.batch for run in found]) == pa.Table.from_pylist(expected, LOG_SCHEMA)
+
+
+def test_columns_are_cut_where_the_topic_or_the_partition_changes() -> None:
+    found = list(runs(columns(["a", "a", "a", "b", "b", "a"], [0, 0, 1, 1, 1, 0], [5, 7, 0, 0, 1, 8])))
+
+    assert [(run.topic, run.partition, run.first, run.next) for run in found] == [
+        ("a", 0, 5, 8),
+        ("a", 1, 0, 1),
+        ("b", 1, 0, 2),
+        ("a", 0, 8, 9),
+    ]
+    assert [run.batch.column("offset").to_pylist() for run in found] == [[5, 7], [0], [0, 1], [8]]
+
+
+def test_columns_larger_than_an_array_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("consumer.logs.kafka.client.MAX_COLUMN_BYTES", 10)
+
+    with pytest.raises(pa.ArrowCapacityError, match="12 bytes"):
+        list(runs(columns(["a"], [0], [0], [b"x" * 12])))
+
+
+def test_records_become_batches_without_pandas() -> None:
+    code = """
+import sys
+import numpy as np
+from consumer.logs.kafka.client import Columns, runs
+numbers = np.array([0, 0, 1], np.int32), np.arange(3)
+stamps = np.array([(1, 5), (0, -1), (1, 5)])
+some = Columns(["a", "a", "b"], *numbers, [None, b"k", b""], [b"v", None, b"w"], stamps, [None, [("h", b"x")], []])
+assert len(list(runs(some))) == 2
+assert "pandas" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
