@@ -218,8 +218,9 @@ def test_file_determines_the_partitions() -> None:
         ("g,t,0,5\nh,t,0,6\r\ng,u,1,7", ["g", "h"], {"g": {("t", 0): 5, ("u", 1): 7}, "h": {("t", 0): 6}}),
         ("g,t,0,5\nh,t,0,6\n", ["h"], {"h": {("t", 0): 6}}),
         ("", ["g"], {}),
+        (f"t,0,{2**63 - 1}\n", ["g"], {"g": {("t", 0): 2**63 - 1}}),
     ],
-    ids=["of one group", "of several", "rows of groups that were not named are passed over", "empty"],
+    ids=["of one group", "of several", "of groups that were not named", "empty", "the largest offset"],
 )
 def test_a_file_is_read(text: str, groups: list[str], plans: dict[str, Any]) -> None:
     assert parse_plans(text, groups) == plans
@@ -233,6 +234,8 @@ def test_a_file_is_read(text: str, groups: list[str], plans: dict[str, Any]) -> 
         ("t,0,5\n", ["g", "h"], "are for one group"),
         ("t,0,x\n", ["g"], "line 1 names no topic, partition and offset"),
         ("t,-1,5\n", ["g"], "line 1 names no topic"),
+        ("t,0,-1\n", ["g"], "line 1"),
+        (f"t,0,{2**63}\n", ["g"], "line 1"),
         ("a/b,0,5\n", ["g"], "line 1 names no topic"),
         ("t,0,5\nt,0,6\n", ["g"], "line 2 repeats t-0 of group g"),
         ("TOPIC,PARTITION,NEW-OFFSET\n", ["g"], "line 1 names no topic"),

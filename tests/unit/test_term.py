@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from coordinator.listeners.listeners import Agenda, Event
 from coordinator.listeners.topics import Interests
+from coordinator.service import CoordinatorService, _Session
+from coordinator.term.config import CoordinatorConfig
 from coordinator.term.reading import Findings, Problems
 from coordinator.term.term import LeaseLapsed, ServerClock, Term
 from coordinator.zk.errors import EpochOver, Refused
 from coordinator.zk.lease import Lease
 from coordinator.zk.runtime import INTERVAL_S, MOST_LINES, FirstLines
-from coordinator.zk.store import Create, Delete, Node, Operation, SetData, Watch
+from coordinator.zk.store import Create, Delete, Node, Operation, SessionState, SetData, StateListener, Watch
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GROUPS, Brokers, GroupPaths
 from coordinator.zk.znodes.records import BLACK_LIST, WHITE_LIST, Registration
 from tests.property.tree import MemoryTree, MemoryTreeStore
@@ -380,3 +383,55 @@ def test_equal_wildcards_of_many_members_are_matched_once(interests: Interests) 
     interests.update("g", registrations("+fl.* " * 50))
 
     assert len(interests.groups_with_wildcard_topics["g"]) == 1
+
+
+# ---- health: a node is elected with its lease, or stands by with a session
+
+
+class Session:
+    """The parts of a store that are looked at."""
+
+    negotiated_timeout_s = 10.0
+
+    def __init__(self) -> None:
+        self.lost = False
+        self.tell: StateListener = lambda state: None
+
+    def add_listener(self, listener: StateListener) -> None:
+        self.tell = listener
+
+
+def a_node(runtime: ManualRuntime) -> CoordinatorService:
+    def unopened() -> Any:
+        raise AssertionError
+
+    return CoordinatorService(CoordinatorConfig("z:1"), unopened, runtime, {})
+
+
+def test_a_node_stands_by_while_its_session_lives() -> None:
+    node, store = a_node(runtime := ManualRuntime()), Session()
+    assert node.unhealthy() == "no session with ZooKeeper"
+    made: Any = store
+    node._session = _Session(made, runtime)
+    assert node.unhealthy() == ""
+
+    store.tell(SessionState.SUSPENDED)
+    runtime.now += 9
+    assert node.unhealthy() == ""
+    runtime.now += 2
+    assert node.unhealthy() == "the session with ZooKeeper is over"
+    store.tell(SessionState.CONNECTED)
+    assert node.unhealthy() == ""
+    store.lost = True
+    assert node.unhealthy() == "the session with ZooKeeper is over"
+
+
+def test_an_elected_node_is_at_work_while_it_holds_its_lease() -> None:
+    node, lease = a_node(ManualRuntime()), SimpleNamespace(is_held=True)
+    term: Any = SimpleNamespace(lease=lease)
+    node.term = term
+    assert node.unhealthy() == ""
+
+    lease.is_held = False
+
+    assert node.unhealthy() == "elected, and its lease has expired"
