@@ -13,14 +13,15 @@ from consumer.errors import FencedInstanceId, UnknownMemberId
 from consumer.logs.base import Position
 from consumer.membership.call_guard import MemberContext
 from consumer.membership.channel import FencedChannel
+from consumer.membership.claims import acknowledgement, chunks, claim_operations, release_operations, with_claimed
 from consumer.membership.member import ConsumerMember
 from consumer.membership.offsets import Consumption
 from coordinator.assignors import RangeAssignor
 from coordinator.zk.errors import ConnectionLost, IncarnationOver, Refused
-from coordinator.zk.store import Create, Delete, Node, SetData, Watch
+from coordinator.zk.store import Check, Create, Delete, Node, SetData, Watch
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import START_FETCHER, STOP_FETCHER, Channel, Command, OffsetRecord
+from coordinator.zk.znodes.records import START_FETCHER, STOP_FETCHER, Channel, Command, OffsetRecord, OwnerRecord
 from tests.property.group_world import PATHS, GroupWorld
 from tests.property.tree import MemoryTree
 from tests.support.starts import AT_THE_BEGINNING
@@ -270,6 +271,44 @@ def test_owners_of_a_hanging_consumer_are_removed_after_its_channel_was_destroye
     life.keep()  # no poll
 
     assert life.world.owners() == frozenset(), "they would remain for as long as the process hangs"
+
+
+# ---- the operations of a consumer's commits
+
+
+U0 = TopicPartition("u", 0)
+START = Command(START_FETCHER, 5, 3, "a1", {"a-0": frozenset([T0, U0]), "a-1": frozenset([T1])}, topics={"t": "t-1"})
+RUNNING = Channel("a1", 4, 2, running={T0: 10, T1: None, U0: 7}, topics={"t": "t-1", "u": "u-1"})
+OPERATIONS: dict[str, tuple[object, object]] = {
+    "a claim makes an ephemeral owner with the thread that the command names": (
+        claim_operations(PATHS, "a", START, "a1", [T1, T0]),
+        [
+            Create(PATHS.owner("t", 0), OwnerRecord("a-0", "a", "a1", 3).to_bytes(), ephemeral=True),
+            Create(PATHS.owner("t", 1), OwnerRecord("a-1", "a", "a1", 3).to_bytes(), ephemeral=True),
+        ],
+    ),
+    "a release writes known offsets first, leaves never read ones and removes existing owners": (
+        release_operations(PATHS, RUNNING, [T0, T1, U0], known=frozenset([T0]), owned=frozenset([T1])),
+        [
+            SetData(PATHS.offset("t", 0), OffsetRecord(10, "t-1", 2).to_bytes()),
+            Create(PATHS.offset("u", 0), OffsetRecord(7, "u-1", 2).to_bytes()),
+            Delete(PATHS.owner("t", 1)),
+        ],
+    ),
+    "topic id leaves the channel with its last partition": (RUNNING.without([T0, T1]).topics, {"u": "u-1"}),
+    "topic id joins the others with its first": (
+        with_claimed(RUNNING.without([T0, T1]), [T0], START.topics).topics, RUNNING.topics,
+    ),
+    "a multi before the last of a command checks it": (
+        acknowledgement(PATHS, "a", "command-4", is_last=False), Check(PATHS.command("a", "command-4"), -1),
+    ),
+    "partitions of several multis are in order": (chunks([T1, T0, U0], 2), [[T0, T1], [U0]]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("found", "expected"), OPERATIONS.values(), ids=OPERATIONS)
+def test_operations_of_a_commit(found: object, expected: object) -> None:
+    assert found == expected
 
 
 # ---- the channel, when its writes are refused
