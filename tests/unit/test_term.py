@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -44,20 +44,15 @@ def term(tree: MemoryTree) -> Term:
     return a_term(tree.open(), ManualRuntime(), 1, node.stat.version)
 
 
-def test_commit_succeeds_while_the_epoch_is_that_of_the_term(tree: MemoryTree, term: Term) -> None:
-    term.commit([Create(PATH, b"x")])
-
-    assert tree.data(PATH) == b"x"
-
-
 def test_a_commit_after_another_election_ends_the_term_and_writes_nothing(tree: MemoryTree, term: Term) -> None:
+    term.commit([Create("/before", b"x")])
     tree.put(COORDINATOR_EPOCH, b"2")
 
     with pytest.raises(EpochOver, match="epoch 1 is over"):
         term.commit([Create(PATH, b"x")])
     with pytest.raises(EpochOver, match="epoch 1 is over"):
         term.collect([Create(PATH, b"x")], "a test")
-    assert tree.data(PATH) is None
+    assert (tree.data("/before"), tree.data(PATH)) == (b"x", None)
 
 
 class Overloaded(FrontStore):
@@ -156,13 +151,9 @@ def test_clock_runs_from_the_election_without_being_read_for_days() -> None:
     runtime.now += 10 * 86_400
 
     assert clock.now_ms() == ELECTED_MS + 10 * 86_400_000
-
-
-def test_without_an_epoch_nothing_is_old() -> None:
-    clock = clock_of(ManualRuntime(), with_epoch=False)
-    clock.begin()
-
-    assert clock.now_ms() == 0
+    without = clock_of(runtime, with_epoch=False)
+    without.begin()
+    assert without.now_ms() == 0, "without an epoch nothing is old"
 
 
 # ---- log lines whose number others decide: the first few of a kind, then a count
@@ -348,13 +339,9 @@ def test_groups_are_known_by_topic_until_they_leave(interests: Interests) -> Non
     assert interests.consumer_groups_per_topic == {"u": {"g", "h"}}
     assert interests.groups_with_wildcard_topics == {}
 
-
-def test_removed_group_leaves_no_interest_behind(interests: Interests) -> None:
     interests.update("g", registrations("t +.*"))
-
     interests.forget("g")
-
-    assert interests.consumer_groups_per_topic == {}
+    assert interests.consumer_groups_per_topic == {"u": {"h"}}
     assert interests.groups_with_wildcard_topics == {}
 
 
@@ -388,19 +375,6 @@ def test_equal_wildcards_of_many_members_are_matched_once(interests: Interests) 
 # ---- health: a node is elected with its lease, or stands by with a session
 
 
-class Session:
-    """The parts of a store that are looked at."""
-
-    negotiated_timeout_s = 10.0
-
-    def __init__(self) -> None:
-        self.lost = False
-        self.tell: StateListener = lambda state: None
-
-    def add_listener(self, listener: StateListener) -> None:
-        self.tell = listener
-
-
 def a_node(runtime: ManualRuntime) -> CoordinatorService:
     def unopened() -> Any:
         raise AssertionError
@@ -409,29 +383,29 @@ def a_node(runtime: ManualRuntime) -> CoordinatorService:
 
 
 def test_a_node_stands_by_while_its_session_lives() -> None:
-    node, store = a_node(runtime := ManualRuntime()), Session()
+    node, told = a_node(runtime := ManualRuntime()), list[StateListener]()
     assert node.unhealthy() == "no session with ZooKeeper"
-    made: Any = store
-    node._session = _Session(made, runtime)
+    store: Any = SimpleNamespace(negotiated_timeout_s=10.0, lost=False, add_listener=told.append)
+    node._session = _Session(store, runtime)
+    (tell,) = told
     assert node.unhealthy() == ""
 
-    store.tell(SessionState.SUSPENDED)
+    tell(SessionState.SUSPENDED)
     runtime.now += 9
     assert node.unhealthy() == ""
     runtime.now += 2
     assert node.unhealthy() == "the session with ZooKeeper is over"
-    store.tell(SessionState.CONNECTED)
+    tell(SessionState.CONNECTED)
     assert node.unhealthy() == ""
     store.lost = True
     assert node.unhealthy() == "the session with ZooKeeper is over"
 
 
 def test_an_elected_node_is_at_work_while_it_holds_its_lease() -> None:
-    node, lease = a_node(ManualRuntime()), SimpleNamespace(is_held=True)
-    term: Any = SimpleNamespace(lease=lease)
+    node, term = a_node(ManualRuntime()), cast(Any, SimpleNamespace(lease=SimpleNamespace(is_held=True)))
     node.term = term
     assert node.unhealthy() == ""
 
-    lease.is_held = False
+    term.lease.is_held = False
 
     assert node.unhealthy() == "elected, and its lease has expired"
