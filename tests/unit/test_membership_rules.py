@@ -56,9 +56,7 @@ def run_turns(world: GroupWorld, turns: int = 3) -> None:
         pytest.param("range mine", "range", "range", ["c1"], id="incompatible member is removed"),
     ],
 )
-def test_most_preferred_strategy_supported_by_all_members_is_chosen(
-    members: str, current: str, chosen: str, refused: list[str]
-) -> None:
+def test_strategy_that_most_prefer_is_chosen(members: str, current: str, chosen: str, refused: list[str]) -> None:
     """Members in the order of registration, newcomers with a +."""
     candidates = [
         Candidate(f"c{n}", tuple(each.strip("+").split(",")), NEWCOMER if each[0] == "+" else ESTABLISHED, n)

@@ -299,9 +299,7 @@ EMPTY = "Partition 0 from topic t is empty. Falling back to latest known offset.
         (Scenario(TO_DATETIME, timestamp_ms=1), 100, 100, EMPTY),
     ],
 )
-def test_an_offset_beyond_the_log_is_its_nearest_end_with_a_warning(
-    to: Scenario, at: int | None, wanted: int, words: str
-) -> None:
+def test_offset_beyond_the_log_is_its_nearest_end(to: Scenario, at: int | None, wanted: int, words: str) -> None:
     new = planned(to, known(at=at))
 
     assert (new.offset, words in (new.warning or "")) == (wanted, True)

@@ -343,9 +343,7 @@ def test_fields_of_the_document_are_those_of_the_code(what: int) -> None:
 
 
 @pytest.mark.parametrize(("title", "field", "least", "most"), list(rows(BOUNDS))[1:])
-def test_bounds_of_the_document_are_the_last_values_that_are_read(
-    title: str, field: str, least: str, most: str
-) -> None:
+def test_bounds_of_the_document_are_the_last_that_are_read(title: str, field: str, least: str, most: str) -> None:
     title, field = title.strip("`"), field.strip("`")
     record = next(record for name, record in RECORDS if name == title)
     values = json.loads(record.to_bytes())

@@ -127,9 +127,7 @@ def test_no_fetch_begins_after_the_lease_has_lapsed_and_buffered_records_stay() 
         ("proportional", [{A: 100, B: 100, C: 100}] * 4),
     ],
 )
-def test_kip_41_poll_of_300_returns_one_partition_or_100_of_each(
-    order: str, polls: list[dict[TopicPartition, int]]
-) -> None:
+def test_kip_41_poll_of_300_is_of_one_or_100_of_each(order: str, polls: list[dict[TopicPartition, int]]) -> None:
     desk = Desk(records=[400] * 3, max_poll_records=300, poll_order=order, prefetch="total")
 
     assert [desk.poll() for _ in range(4)] == polls
@@ -154,9 +152,7 @@ def test_greedy_resumes_in_the_last_partition_of_the_previous_poll() -> None:
     ("prefetch", "order", "polls"),
     [("total", "greedy", 1000), ("total", "proportional", 1000), ("share", "greedy", 3), ("share", "proportional", 3)],
 )
-def test_kip_41_partition_waits_for_a_thousand_records_of_another_or_for_none(
-    prefetch: str, order: str, polls: int
-) -> None:
+def test_kip_41_partition_waits_for_records_of_another(prefetch: str, order: str, polls: int) -> None:
     """KIP-41's example: max.poll.records is 1, and the first fetch brings 1,000 records of A and none of B."""
     desk = Desk(A, B, records=[1000], max_poll_records=1, prefetch=prefetch, poll_order=order)
     assert desk.poll() == {A: 1}
@@ -392,9 +388,7 @@ def test_seek_drops_waiting_records_and_sets_the_position_of_the_next_poll() -> 
 
 
 @pytest.mark.parametrize("prefetch", ["share", "total"])
-def test_records_withheld_by_a_failed_prefetch_are_returned_by_the_next_poll(
-    prefetch: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_withheld_by_a_failed_prefetch_come_next(prefetch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk(A, B, records=[8], max_poll_records=5, prefetch=prefetch)
     assert desk.poll() == {A: 5}
 

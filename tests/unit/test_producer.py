@@ -172,9 +172,7 @@ def test_a_topic_without_partitions_takes_no_records(tmp_path: Path) -> None:
         Producer(tmp_path, {"new": Topic("new", ID, ())}).send("new", b"x")
 
 
-def test_a_batch_that_could_not_be_written_stays_and_is_flushed_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritten_batch_stays_and_is_flushed_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     producer = Producer(tmp_path, TOPICS)
     producer.send("flights", b"x", partition=0)
     with monkeypatch.context() as patch:
@@ -209,9 +207,7 @@ def test_link_with_a_lost_reply_is_not_created_twice(tmp_path: Path, monkeypatch
     assert values(tmp_path, 0) == [b"x"]
 
 
-def test_blocked_path_of_the_next_file_is_an_error_and_no_endless_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocked_path_of_the_next_file_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     appender = Appender(tmp_path, "flights", ID, 0)
     for _ in range(2):  # the second time it knows the log end, and does not list the folder
         appender.append(stored_batches([b"x"]))

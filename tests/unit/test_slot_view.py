@@ -85,9 +85,7 @@ def shown(view: GroupView, *slots: SlotStatus, topics: Sequence[str] = ("s", "t"
         (SLOT, group(paused="5 GiB"), "paused", "5 GiB"),
     ],
 )
-def test_slot_has_the_state_that_it_is_in_and_the_reason(
-    status: SlotStatus, view: GroupView, state: str, reason: str | None
-) -> None:
+def test_slot_has_its_state_and_the_reason(status: SlotStatus, view: GroupView, state: str, reason: str | None) -> None:
     (found,) = shown(view, status)
 
     assert (found.state, found.reason) == (state, reason)

@@ -49,9 +49,7 @@ NOON_MS = 1_795_262_400_000
         ("2026-11-21T06:30:00.000-0530", OffsetSpec("timestamp", NOON_MS)),
     ],
 )
-def test_a_start_position_is_a_word_a_time_or_a_number_of_milliseconds(
-    text: str | int, place: OffsetSpec | None
-) -> None:
+def test_a_start_position_is_a_word_or_a_time(text: str | int, place: OffsetSpec | None) -> None:
     assert StartRule.parse(text, "earliest") == StartRule(place, "earliest")
 
 
