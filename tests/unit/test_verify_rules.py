@@ -137,7 +137,9 @@ FINDINGS: dict[str, tuple[ShownGroup, dict[str, Topic], list[str]]] = {
         ["t-9: c-0 owns it, and its topic has no such partition",
          "u-0: c-0 owns it, and no member subscribes to its topic"],
     ),
-    "topics under client-side assignment are those of the leader": (of(LED, **LED_ALL), {}, []),
+    "topics under client-side assignment are those of the leader": (
+        of(LED, owners=(owned(T0), owned(T1)), **LED_ALL), {}, [],
+    ),
     "no owner under client-side assignment": (
         of(LED, owners=HALF, **LED_ALL), {}, ["t-1: no owner: it is assigned to c"],
     ),
