@@ -85,17 +85,12 @@ def test_leftover_records_are_returned_by_later_polls_before_any_new_fetch() -> 
     assert desk.poll() == {}
 
 
-@pytest.mark.parametrize(("most", "returned"), [(-1, 1000), (300, 300), (1, 1)])
-def test_a_poll_returns_at_most_max_poll_records_and_minus_one_is_no_bound(most: int, returned: int) -> None:
-    desk = Desk(A, records=[1000], max_poll_records=most)
-
-    assert desk.poll() == {A: returned}
-
-
-def test_max_records_of_one_poll_bounds_it_further_and_never_less() -> None:
-    desk = Desk(A, records=[1000], max_poll_records=300)
-
-    assert [desk.poll(20), desk.poll(1000)] == [{A: 20}, {A: 300}]
+@pytest.mark.parametrize(
+    ("option", "most", "returned"), [(-1, None, 1000), (300, None, 300), (1, None, 1), (300, 20, 20), (300, 1000, 300)]
+)
+def test_a_poll_returns_at_most_its_bound_and_max_poll_records(option: int, most: int | None, returned: int) -> None:
+    """Where -1 is none."""
+    assert Desk(A, records=[1000], max_poll_records=option).poll(most) == {A: returned}
 
 
 def test_empty_poll_fetches_and_returns_the_time_of_the_next_fetch() -> None:
@@ -131,12 +126,6 @@ def test_kip_41_poll_of_300_is_of_one_or_100_of_each(order: str, polls: list[dic
     desk = Desk(records=[400] * 3, max_poll_records=300, poll_order=order, prefetch="total")
 
     assert [desk.poll() for _ in range(4)] == polls
-
-
-def test_unused_share_of_a_partition_is_divided_among_the_others() -> None:
-    desk = Desk(records=[1000, 1000], max_poll_records=300, poll_order="proportional")
-
-    assert desk.poll() == {A: 150, B: 150}
 
 
 def test_greedy_resumes_in_the_last_partition_of_the_previous_poll() -> None:
@@ -312,16 +301,6 @@ def test_waiting_records_are_returned_unchanged() -> None:
 
 
 # ---- positions, pauses, seeks
-
-
-def test_positions_follow_returned_records_and_not_fetched_ones() -> None:
-    desk = Desk(A, records=[1000], max_poll_records=300)
-
-    assert desk.polling.positions[A].offset == 0
-    desk.poll()
-    assert desk.polling.positions[A].offset == 300
-    desk.poll()
-    assert desk.polling.positions[A].offset == 600
 
 
 def test_offsets_without_a_record_are_skipped() -> None:

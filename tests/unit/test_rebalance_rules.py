@@ -320,29 +320,12 @@ def test_unreadable_static_member_that_writes_constantly_delays_no_other_member(
 MANY = 2 * PARTITIONS_A_STEP + 30
 
 
-class FailOverAfter:
-    """Another coordinator is elected after so many requests from now."""
-
-    def __init__(self, requests: int) -> None:
-        self.left = requests
-
-    def __call__(self, world: GroupWorld) -> None:
-        self.left -= 1
-        if self.left == 0:
-            world.elect()
-            world.turn()
-
-
 def a_large_world() -> GroupWorld:
     world = GroupWorld(RangeAssignor())
     world.topic("t", MANY)
     world.start("a", {"t": 1})
     settle(world)
     return world
-
-
-def channel(world: GroupWorld, name: str) -> Channel:
-    return world.channels()[name]
 
 
 def commits_of_the_end(world: GroupWorld) -> int:
@@ -362,7 +345,7 @@ def test_consumer_claims_and_releases_more_partitions_than_one_multi_holds() -> 
     settle(world)
 
     assert_everything_is_assigned(world)
-    assert len(channel(world, "a").running) == MANY // 2
+    assert len(world.channels()["a"].running) == MANY // 2
 
 
 def test_dead_consumer_with_more_partitions_than_one_multi_is_ended_in_one_turn() -> None:
@@ -371,7 +354,7 @@ def test_dead_consumer_with_more_partitions_than_one_multi_is_ended_in_one_turn(
 
     world.turn()
 
-    assert (channel(world, "a").is_live, dict(channel(world, "a").running)) == (False, {})
+    assert (world.channels()["a"].is_live, dict(world.channels()["a"].running)) == (False, {})
 
 
 @pytest.mark.long
@@ -380,9 +363,8 @@ def test_coordinator_failing_over_amid_a_large_end_leaves_the_rest_to_the_next(b
     requests = commits_of_the_end(a_large_world())
     world = a_large_world()
     world.processes[0].expire()
-    world.meddle = FailOverAfter(requests - before_the_last)
+    act_between(world, requests - before_the_last, lambda: (world.elect(), world.turn()))
     world.turn()
-    world.meddle = lambda world: None
     world.start("b", {"t": 1})
 
     settle(world)
@@ -403,7 +385,7 @@ def test_a_large_consumer_that_is_evicted_half_way_keeps_its_partitions_marked()
         world.turn()
         world.processes[-1].tend()
 
-    assert not channel(world, "b").running
+    assert not world.channels()["b"].running
     settle(world)
     assert_everything_is_assigned(world)
 
