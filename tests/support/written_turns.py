@@ -40,7 +40,8 @@ def written(before: Snapshot, found: Plan) -> list[str]:
     state = found.state
     lines = [f"{name} fetched {ms} ms ago" for name, ms in before.silences.items()]
     lines += [f"{name} is back after a fetch {ms} ms ago" for name, ms in before.returned.items()]
-    lines.append(" ".join(_head(found)) + (f": {state.reason}" if state.reason is not None else ""))
+    head = _head(found, found.changes(before.state))
+    lines.append(" ".join(head) + (f": {state.reason}" if state.reason is not None else ""))
     if state.target != before.state.target:
         lines.append(f"target {'; '.join(_target(*each) for each in sorted(state.target.items())) or 'none'}")
     lines += [_mark(each) for each in state.marks]
@@ -67,7 +68,7 @@ def written(before: Snapshot, found: Plan) -> list[str]:
         lines.append(_region(found.region))
     if found.forgotten:
         lines.append(f"forget {_list(found.forgotten)}")
-    return _shortened(lines) if found.changes(before.state) else [*_shortened(lines), "nothing is written"]
+    return _shortened(lines)
 
 
 def _shortened(lines: list[str]) -> list[str]:
@@ -81,10 +82,16 @@ def _shortened(lines: list[str]) -> list[str]:
 
 def _commands(before: int, found: Plan) -> list[str]:
     """The commands, those that say the same in one line; without that of an ask made just now, when it fits."""
-    given: dict[str, list[str]] = {}
+    given: dict[str, list[tuple[str, str]]] = {}
     for name, command in found.commands:
-        given.setdefault(_command(name, command).removeprefix(f"{name} "), []).append(name)
-    lines = [f"{_list(names)} {text}" for text, names in given.items()]
+        target = found.state.target.get(name)
+        is_whole = target is not None and command.option == START_FETCHER and command.threads == target.threads
+        same = _said(name, command, "of its target" if is_whole else "")
+        given.setdefault(same, []).append((name, _said(name, command)))
+    lines = [
+        f"{_list(name for name, _ in some)} {same if len({text for _, text in some}) > 1 else some[0][1]}"
+        for same, some in given.items()
+    ]
     made, assign = found.asking.made, found.asking.assign
     if made is None:
         return lines
@@ -96,8 +103,10 @@ def _commands(before: int, found: Plan) -> list[str]:
     return [one for one in lines if one != _command(name, command)] if is_usual else lines
 
 
-def _head(found: Plan) -> Iterable[str]:
+def _head(found: Plan, is_written: bool) -> Iterable[str]:
     yield f"{found.state.epoch}/{found.state.generation} {found.state.state} {found.state.strategy}".rstrip()
+    if not is_written:
+        yield "kept"
     if found.is_new_generation:
         yield "new"
     if found.asking.has_failed:
@@ -142,8 +151,12 @@ def _client(one: ClientSide | None) -> str:
 
 
 def _command(name: str, one: Command) -> str:
-    some = _parts(name, one.threads) if one.option == START_FETCHER else _list(sorted(one.partitions))
-    words = [name, "gets", WORDS[one.option], f"{one.epoch}/{one.generation}"]
+    return f"{name} {_said(name, one)}"
+
+
+def _said(name: str, one: Command, some: str = "") -> str:
+    some = some or (_parts(name, one.threads) if one.option == START_FETCHER else _list(sorted(one.partitions)))
+    words = ["gets", WORDS[one.option], f"{one.epoch}/{one.generation}"]
     words += [some] if one.option in (START_FETCHER, STOP_FETCHER) else []
     words += [f"life={one.incarnation}"] if one.incarnation != f"{name}-1" else []
     words += [f"ask={_number(one.ask)}"] if one.ask else []

@@ -51,6 +51,11 @@ PERMANENT = (UsageError, MissingProgram, NotAuthorized, AuthenticationFailed)
 SECTIONS = {"Unit", "Service", "Install"}
 
 
+@pytest.fixture(autouse=True)
+def zookeeper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZK_GROUP_ZK", "127.0.0.1:1/x")
+
+
 def defaults(kind: Any) -> dict[str, object]:
     return {field.name: field.default for field in dataclasses.fields(kind)}
 
@@ -88,7 +93,6 @@ COMMAND_LINES = [
 
 @pytest.mark.parametrize(("name", "text"), COMMAND_LINES, ids=lambda value: value)
 def test_every_command_that_a_page_shows_parses(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ZK_GROUP_ZK", "127.0.0.1:1/x")
     if name != "deploy.md":  # its commands are whole
         monkeypatch.setenv("ZK_GROUP_LOG_DIR", "/tmp/x")
     parse(text, may_lack_arguments=name != "deploy.md")
@@ -140,20 +144,18 @@ def test_every_figure_has_its_command_and_its_date() -> None:
             assert re.search(r"\d{4}-\d\d-\d\d", before), before
 
 
-def test_every_claim_names_tests() -> None:
-    text = page("evidence.md").partition("\n## Drills before a release\n")[0]
-    claims = [row for row in rows(text) if row[0] != "claim"]
+@pytest.mark.parametrize(
+    ("name", "end", "head", "least"),
+    [
+        ("evidence.md", "\n## Drills before a release\n", "claim", 25),
+        ("field.md", "\n## Numbers without a text\n", "report", 70),
+    ],
+)
+def test_every_claim_and_every_report_of_the_field_names_tests(name: str, end: str, head: str, least: int) -> None:
+    found = [row for row in rows(page(name).partition(end)[0]) if row[0] != head]
 
-    assert len(claims) >= 25
-    assert [claim for claim, shown_by in claims if "`tests/" not in shown_by] == []
-
-
-def test_every_report_of_the_field_has_a_test_or_is_open() -> None:
-    table = page("field.md").partition("\n## Numbers without a text\n")[0]
-    reports = [row for row in rows(table) if row[0] != "report"]
-
-    assert len(reports) >= 70
-    assert [row[0] for row in reports if "**Open**" not in row[2] and "`tests/" not in row[3]] == []
+    assert len(found) >= least
+    assert [row[0] for row in found if "`tests/" not in row[-1] and "**Open**" not in row[-2]] == []
 
 
 def test_the_glossary_is_short() -> None:
@@ -170,14 +172,6 @@ def test_the_page_of_the_architecture_names_every_folder_of_the_layout() -> None
     assert [one.name for one in folders if one.is_dir() and one.name[0] != "_" and one.name not in text] == []
 
 
-def test_loggers_are_renamed_to_modules() -> None:
-    renamed = rows(page("logs.md").split("## Renamed loggers")[1].split("## Renamed events")[0])
-    after = [row[2].strip("`") for row in renamed if row[1].startswith("`")]
-
-    assert len(after) > 30
-    assert [name for name in after if not (ROOT / f"{name.replace('.', '/')}.py").exists()] == []
-
-
 def test_nothing_is_fixed_or_changed_before_the_first_release() -> None:
     text = (ROOT / "CHANGELOG.md").read_text()
 
@@ -185,12 +179,14 @@ def test_nothing_is_fixed_or_changed_before_the_first_release() -> None:
     assert "### Fixed" not in text.split("## 0.1.0")[1]
 
 
-def test_renamed_events_are_those_of_the_tables_above() -> None:
+def test_loggers_are_renamed_to_modules_and_events_to_those_of_the_tables() -> None:
     above, renamed = page("logs.md").split("## Renamed loggers")
-    pairs = [(before.strip("`"), after.strip("`")) for before, after in rows(renamed.split("## Renamed events")[1])]
-    pairs = pairs[1:]  # the head of the table
+    loggers, events = renamed.split("## Renamed events")
+    modules = [row[2].strip("`") for row in rows(loggers) if row[1].startswith("`")]
+    pairs = [(before.strip("`"), after.strip("`")) for before, after in rows(events)][1:]  # without their head
 
-    assert len(pairs) > 70
+    assert (len(modules) > 30, len(pairs) > 70) == (True, True)
+    assert [name for name in modules if not (ROOT / f"{name.replace('.', '/')}.py").exists()] == []
     assert [after for _, after in pairs if f"| `{after}` |" not in above] == []
     assert [before for before, _ in pairs if f"| `{before}` |" in above] == []
 
@@ -208,22 +204,14 @@ def test_every_default_in_the_table_of_timeouts_is_the_codes_own() -> None:
             assert shown == known, f"{name} of {kind.__name__}"
 
 
-def test_every_timeout_that_can_be_configured_is_in_the_table() -> None:
-    named = {row[0].strip("`") for row in rows(section(DEPLOY, "Timeouts"))}
-
-    known = {name for kind in COLUMNS for name in defaults(kind) if name.endswith("_ms")}
-
-    assert known - named == set()
-
-
-def test_every_other_option_that_is_named_exists() -> None:
-    paragraph = DEPLOY.split("Other options that bound something:")[1].split("\n\n")[0]
+def test_every_timeout_is_in_the_table_and_every_other_option_named_below_it_exists() -> None:
     known = {name for kind in COLUMNS for name in defaults(kind)}
+    paragraph = DEPLOY.split("Other options that bound something:")[1].split("\n\n")[0]
+    in_table = {row[0].strip("`") for row in rows(section(DEPLOY, "Timeouts"))}
+    others = set(re.findall(r"`(\w+)`", paragraph))
 
-    named = set(re.findall(r"`(\w+)`", paragraph))
-
-    assert named
-    assert named <= known
+    assert {name for name in known if name.endswith("_ms")} - in_table == set()
+    assert others and others <= known
 
 
 @pytest.mark.parametrize("title", ["Timeouts", "Sizing"])
@@ -288,10 +276,7 @@ def test_systemd_reports_no_problem_with_a_unit(unit: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("unit", units(), ids=lambda unit: unit.name)
-def test_unit_command_parses_and_is_not_restarted_after_a_permanent_error(
-    unit: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ZK_GROUP_ZK", "127.0.0.1:1/x")
+def test_unit_command_parses_and_is_not_restarted_after_a_permanent_error(unit: Path) -> None:
     found = settings(unit)
     words = shlex.split(found["Service.ExecStart"][0].replace("%i", "c1").replace("${TOPICS}", "flights:2"))
     assert words[0].startswith("/opt/zk-group/bin/")
@@ -316,8 +301,7 @@ def test_option_files_are_read_unchanged() -> None:
     assert set(environment) - known == {"TOPICS"}
 
 
-def test_command_of_the_container_parses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ZK_GROUP_ZK", "127.0.0.1:1/x")
+def test_command_of_the_container_parses() -> None:
     text = (ROOT / "deploy" / "Containerfile").read_text()
     (command,) = re.findall(r"^CMD \[(.*)\]$", text, re.MULTILINE)
 

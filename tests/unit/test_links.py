@@ -30,6 +30,14 @@ FILE = "c1/abc-0000000001.arrow"
 NOTHING = pa.RecordBatch.from_pylist([], schema=LOG_SCHEMA)
 
 
+def link(root: Path, name: str, target: str) -> Path:
+    """A link in the place of a file or a folder, to another below the same root."""
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(root / target)
+    return path
+
+
 @pytest.fixture
 def shared(tmp_path: Path) -> Path:
     """A folder in which `victim` has a file, and `evil` has none."""
@@ -56,10 +64,6 @@ def linked(shared: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     yield shared
     assert (shared / "victim" / FILE).read_bytes() == before
     assert sorted(each.name for each in (shared / "victim" / "c1").iterdir()) == ["abc-0000000001.arrow"]
-
-
-def is_link_or_gone(path: Path) -> bool:
-    return path.is_symlink() or not path.exists()
 
 
 def test_the_collector_removes_no_file_behind_a_link(linked: Path) -> None:
@@ -102,10 +106,9 @@ def test_readers_and_verify_read_no_file_behind_a_link(linked: Path) -> None:
     assert problem is not None and problem.kind == "missing file"
 
 
-@pytest.mark.parametrize("name", ["evil", "evil/c1"])
-def test_a_sealer_writes_no_file_behind_a_link(shared: Path, name: str) -> None:
-    (shared / name).parent.mkdir(exist_ok=True)
-    (shared / name).symlink_to(shared / "victim" / "c1" if name == "evil/c1" else shared / "victim")
+@pytest.mark.parametrize(("name", "target"), [("evil", "victim"), ("evil/c1", "victim/c1")])
+def test_a_sealer_writes_no_file_behind_a_link(shared: Path, name: str, target: str) -> None:
+    link(shared, name, target)
 
     with pytest.raises(OSError, match="a link is in the way"):
         SegmentFolder(str(shared)).write("evil/c1/abc-0000000002.arrow", [NOTHING])
@@ -114,9 +117,8 @@ def test_a_sealer_writes_no_file_behind_a_link(shared: Path, name: str) -> None:
 
 
 def test_state_files_behind_a_link_are_neither_listed_nor_removed(shared: Path) -> None:
-    (shared / "evil").mkdir()
-    (shared / "evil" / "7").symlink_to(shared / "victim")
-    (shared / "other").symlink_to(shared / "victim")
+    link(shared, "evil/7", "victim")
+    link(shared, "other", "victim")
     folder = SegmentFolder(str(shared))
 
     assert folder.folders("evil") == []
@@ -132,9 +134,8 @@ def test_state_files_behind_a_link_are_neither_listed_nor_removed(shared: Path) 
 
 
 def test_a_removed_folder_loses_its_links_and_not_what_they_lead_to(shared: Path) -> None:
-    (shared / "evil" / "7").mkdir(parents=True)
-    (shared / "evil" / "7" / "state").symlink_to(shared / "victim" / FILE)
-    (shared / "evil" / "7" / "folder").symlink_to(shared / "victim")
+    link(shared, "evil/7/state", f"victim/{FILE}")
+    link(shared, "evil/7/folder", "victim")
 
     assert SegmentFolder(str(shared)).remove_folder("evil/7", 1e12)
 
@@ -175,30 +176,21 @@ def test_missing_folders_are_empty_and_made_where_asked_for(tmp_path: Path) -> N
 
 def test_removing_a_topic_removes_no_other_topics_data(tmp_path: Path) -> None:
     (tmp_path / "victim" / "id" / "0").mkdir(parents=True)
-    (tmp_path / "evil").symlink_to(tmp_path / "victim")
-    (tmp_path / "mean").mkdir()
-    (tmp_path / "mean" / "id").symlink_to(tmp_path / "victim" / "id")
+    link(tmp_path, "evil", "victim")
+    link(tmp_path, "mean/id", "victim/id")
 
     for topic in ("evil", "mean"):
         with pytest.raises(LogError, match="cannot remove"):
             remove_topic(tmp_path, topic, "id")
-
-    assert (tmp_path / "victim" / "id" / "0").is_dir()
-
-
-def test_a_producer_writes_into_no_other_topics_folder(tmp_path: Path) -> None:
-    (tmp_path / "victim" / "id" / "0").mkdir(parents=True)
-    (tmp_path / "evil").symlink_to(tmp_path / "victim")
-
     with pytest.raises(LogError, match="a link is in the way"):
-        Appender(tmp_path, "evil", "id", 0)
+        Appender(tmp_path, "evil", "id", 0)  # nor does a producer write there, and it is not shown as their own
+    assert [_data(tmp_path, Topic(topic, "id", (0,))) for topic in ("mean", "victim")] == [[], [tmp_path / "victim/id"]]
+    assert (tmp_path / "victim" / "id" / "0").is_dir()
 
 
 def test_a_sealer_writes_no_file_behind_a_link_with_its_temporary_name(shared: Path) -> None:
     before = (shared / "victim" / FILE).read_bytes()
-    planted = shared / "evil" / "c1" / ".tmp-abc-0000000002.arrow"
-    planted.parent.mkdir(parents=True)
-    planted.symlink_to(shared / "victim" / FILE)
+    planted = link(shared, "evil/c1/.tmp-abc-0000000002.arrow", f"victim/{FILE}")
 
     with pytest.raises(FileExistsError):
         SegmentFolder(str(shared)).write("evil/c1/abc-0000000002.arrow", [NOTHING])
@@ -209,9 +201,7 @@ def test_a_sealer_writes_no_file_behind_a_link_with_its_temporary_name(shared: P
 
 def test_a_link_with_the_name_of_a_new_segment_is_replaced(shared: Path) -> None:
     before = (shared / "victim" / FILE).read_bytes()
-    planted = shared / "evil" / FILE
-    planted.parent.mkdir(parents=True)
-    planted.symlink_to(shared / "victim" / FILE)
+    planted = link(shared, f"evil/{FILE}", f"victim/{FILE}")
 
     SegmentFolder(str(shared)).write_bytes(f"evil/{FILE}", b"own")
 
@@ -220,7 +210,7 @@ def test_a_link_with_the_name_of_a_new_segment_is_replaced(shared: Path) -> None
 
 
 def test_a_state_is_written_to_no_other_regions_folder(shared: Path) -> None:
-    (shared / "evil").symlink_to(shared / "victim")
+    link(shared, "evil", "victim")
     state = State(member=b"x" * (MAX_STATE_BYTES + 1))
 
     with pytest.raises(OSError, match="a link is in the way"):
@@ -233,9 +223,7 @@ def test_a_state_is_written_to_no_other_regions_folder(shared: Path) -> None:
 def linked_log(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """A log in which topic `victim` has records, and a link in the place of `evil`'s."""
     Appender(tmp_path, "victim", "id", 0).append(stored_batches([b"secret"]))
-    name = request.param
-    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / name).symlink_to(tmp_path / name.replace("evil", "victim"))
+    link(tmp_path, request.param, request.param.replace("evil", "victim"))
     return tmp_path
 
 
@@ -267,9 +255,9 @@ def test_a_log_file_that_is_replaced_by_a_link_is_not_read(tmp_path: Path) -> No
             appender.append(stored_batches([value]))
     log = EmbeddedLog(tmp_path)
     assert log.latest("evil", "id", 0) == 2
-    file = tmp_path / "evil" / "id" / "0" / f"{0:020d}.arrow"
-    file.unlink()
-    file.symlink_to(str(file).replace("evil", "victim"))
+    file = f"evil/id/0/{0:020d}.arrow"
+    (tmp_path / file).unlink()
+    link(tmp_path, file, file.replace("evil", "victim"))
 
     with pytest.raises(LogError, match="a link is in the way"):
         log.fetch("evil", "id", 0, 0, 1000)
@@ -279,21 +267,12 @@ def test_a_producer_whose_folder_is_replaced_by_a_link_appends_nothing(tmp_path:
     (tmp_path / "victim" / "id" / "0").mkdir(parents=True)
     appender = Appender(tmp_path, "evil", "id", 0)
     (tmp_path / "evil" / "id" / "0").rmdir()
-    (tmp_path / "evil" / "id" / "0").symlink_to(tmp_path / "victim" / "id" / "0")
+    link(tmp_path, "evil/id/0", "victim/id/0")
 
     with pytest.raises(LogError, match="a link is in the way"):
         appender.append(stored_batches([b"x"]))
 
     assert list((tmp_path / "victim" / "id" / "0").iterdir()) == []
-
-
-def test_a_topics_data_behind_a_link_is_not_shown_as_its_own(tmp_path: Path) -> None:
-    (tmp_path / "victim" / "id").mkdir(parents=True)
-    (tmp_path / "mean").mkdir()
-    (tmp_path / "mean" / "id").symlink_to(tmp_path / "victim" / "id")
-
-    assert _data(tmp_path, Topic("mean", "id", (0,))) == []
-    assert _data(tmp_path, Topic("victim", "id", (0,))) == [tmp_path / "victim" / "id"]
 
 
 def a_history(folder: Path) -> None:
@@ -302,20 +281,15 @@ def a_history(folder: Path) -> None:
     record(1.0, "event", {})
 
 
-def planted_link(path: Path, victim: Path) -> None:
-    path.symlink_to(victim)
+PLANTED: dict[str, Callable[[Path, Path], object]] = {
+    "link": lambda path, victim: path.symlink_to(victim),
+    "hard link": lambda path, victim: path.hardlink_to(victim),
+    "pipe": lambda path, victim: os.mkfifo(path),
+}
 
 
-def planted_hard_link(path: Path, victim: Path) -> None:
-    path.hardlink_to(victim)
-
-
-def planted_pipe(path: Path, victim: Path) -> None:
-    os.mkfifo(path)
-
-
-@pytest.mark.parametrize("plant", [planted_link, planted_hard_link, planted_pipe])
-def test_a_history_is_written_to_no_other_file(tmp_path: Path, plant: Callable[[Path, Path], None]) -> None:
+@pytest.mark.parametrize("plant", PLANTED.values(), ids=PLANTED)
+def test_a_history_is_written_to_no_other_file(tmp_path: Path, plant: Callable[[Path, Path], object]) -> None:
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
     (tmp_path / "history").mkdir()

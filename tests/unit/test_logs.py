@@ -120,9 +120,7 @@ def test_a_key_with_the_name_of_a_lines_own_is_not_lost(key: str) -> None:
         ("done: group=%s", (), "done: group=%s"),
     ],
 )
-def test_messages_of_other_libraries_are_logged_as_the_event(
-    message: object, arguments: tuple[object, ...], event: str
-) -> None:
+def test_messages_of_other_libraries_are_events(message: object, arguments: tuple[object, ...], event: str) -> None:
     line = as_json(message, *arguments)
 
     assert line["event"] == event

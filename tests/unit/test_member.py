@@ -13,21 +13,12 @@ from consumer.errors import FencedInstanceId, UnknownMemberId
 from consumer.logs.base import Position
 from consumer.membership.call_guard import MemberContext
 from consumer.membership.channel import FencedChannel
-from consumer.membership.claims import (
-    PARTITIONS_A_STEP,
-    acknowledgement,
-    after_command,
-    chunks,
-    claim_operations,
-    offset_operations,
-    release_operations,
-    with_claimed,
-)
+from consumer.membership.claims import acknowledgement, chunks, claim_operations, release_operations, with_claimed
 from consumer.membership.member import ConsumerMember
 from consumer.membership.offsets import Consumption
 from coordinator.assignors import RangeAssignor
 from coordinator.zk.errors import ConnectionLost, IncarnationOver, Refused
-from coordinator.zk.store import MAX_OPERATIONS, Check, Create, Delete, Node, SetData, Watch
+from coordinator.zk.store import Check, Create, Delete, Node, SetData, Watch
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import START_FETCHER, STOP_FETCHER, Channel, Command, OffsetRecord, OwnerRecord
@@ -231,19 +222,6 @@ def test_commit_while_the_consumer_leaves_precedes_the_leave_or_fails(life: Life
     assert life.offset(T0) == (5 if errors else 6)
 
 
-def test_consumer_that_left_rejoins_with_the_next_poll_as_another_incarnation(life: Life) -> None:
-    first = incarnation(life)
-    life.keep()
-
-    life.poll()
-    life.world.tick(10.0)
-    life.settle()
-
-    assert life.held.notified[1] == "lost"
-    assert set(life.held.starts) == {T0, T1}
-    assert incarnation(life) != first
-
-
 def test_consumer_waiting_to_rejoin_does_not_spin(life: Life) -> None:
     while life.member.channel is not None:
         life.world.tree.put(PATHS.channel("a"), b"nonsense")
@@ -269,18 +247,6 @@ def test_process_that_lost_its_name_does_not_rejoin_under_it(life: Life) -> None
             life.world.tick(10.0)
 
     assert life.held.starts == {}
-
-
-def test_leave_releases_all_partitions_in_one_commit(life: Life) -> None:
-    life.member.advance({T0: 5, T1: 7})
-
-    life.member.close()
-
-    channel = life.world.channels()["a"]
-    assert (channel.ended, dict(channel.running)) == ("left", {})
-    assert (life.offset(T0), life.offset(T1)) == (5, 7)
-    assert life.world.owners() == frozenset()
-    assert life.held.notified[-1] == "revoked"
 
 
 def test_a_consumer_whose_channel_was_overwritten_fetches_again_soon(life: Life) -> None:
@@ -313,80 +279,36 @@ def test_owners_of_a_hanging_consumer_are_removed_after_its_channel_was_destroye
 U0 = TopicPartition("u", 0)
 START = Command(START_FETCHER, 5, 3, "a1", {"a-0": frozenset([T0, U0]), "a-1": frozenset([T1])}, topics={"t": "t-1"})
 RUNNING = Channel("a1", 4, 2, running={T0: 10, T1: None, U0: 7}, topics={"t": "t-1", "u": "u-1"})
+OPERATIONS: dict[str, tuple[object, object]] = {
+    "a claim makes an ephemeral owner with the thread that the command names": (
+        claim_operations(PATHS, "a", START, "a1", [T1, T0]),
+        [
+            Create(PATHS.owner("t", 0), OwnerRecord("a-0", "a", "a1", 3).to_bytes(), ephemeral=True),
+            Create(PATHS.owner("t", 1), OwnerRecord("a-1", "a", "a1", 3).to_bytes(), ephemeral=True),
+        ],
+    ),
+    "a release writes known offsets first, leaves never read ones and removes existing owners": (
+        release_operations(PATHS, RUNNING, [T0, T1, U0], known=frozenset([T0]), owned=frozenset([T1])),
+        [
+            SetData(PATHS.offset("t", 0), OffsetRecord(10, "t-1", 2).to_bytes()),
+            Create(PATHS.offset("u", 0), OffsetRecord(7, "u-1", 2).to_bytes()),
+            Delete(PATHS.owner("t", 1)),
+        ],
+    ),
+    "topic id leaves the channel with its last partition": (RUNNING.without([T0, T1]).topics, {"u": "u-1"}),
+    "topic id joins the others with its first": (
+        with_claimed(RUNNING.without([T0, T1]), [T0], START.topics).topics, RUNNING.topics,
+    ),
+    "a multi before the last of a command checks it": (
+        acknowledgement(PATHS, "a", "command-4", is_last=False), Check(PATHS.command("a", "command-4"), -1),
+    ),
+    "partitions of several multis are in order": (chunks([T1, T0, U0], 2), [[T0, T1], [U0]]),
+}  # fmt: skip
 
 
-def test_a_claim_makes_an_ephemeral_owner_with_the_thread_that_the_command_names() -> None:
-    found = claim_operations(PATHS, "a", START, "a1", [T1, T0])
-
-    assert found == [
-        Create(PATHS.owner("t", 0), OwnerRecord("a-0", "a", "a1", 3).to_bytes(), ephemeral=True),
-        Create(PATHS.owner("t", 1), OwnerRecord("a-1", "a", "a1", 3).to_bytes(), ephemeral=True),
-    ]
-
-
-def test_known_offsets_are_written_and_never_read_ones_are_left() -> None:
-    found = offset_operations(PATHS, RUNNING, [T0, T1, U0], known=frozenset([U0]))
-
-    assert found == [
-        Create(PATHS.offset("t", 0), OffsetRecord(10, "t-1", 2).to_bytes()),
-        SetData(PATHS.offset("u", 0), OffsetRecord(7, "u-1", 2).to_bytes()),
-    ]
-
-
-def test_release_writes_offsets_first_and_removes_existing_owners() -> None:
-    found = release_operations(PATHS, RUNNING, [T0, T1], known=frozenset([T0]), owned=frozenset([T1, U0]))
-
-    assert found == [
-        SetData(PATHS.offset("t", 0), OffsetRecord(10, "t-1", 2).to_bytes()),
-        Delete(PATHS.owner("t", 1)),
-    ]
-
-
-def test_topic_id_leaves_the_channel_with_its_last_partition() -> None:
-    after = RUNNING.without([T0, T1])
-
-    assert dict(after.running) == {U0: 7}
-    assert after.topics == {"u": "u-1"}
-    assert dict(RUNNING.running) == {T0: 10, T1: None, U0: 7}
-
-
-def test_claimed_partition_runs_from_an_offset_that_is_not_known_yet() -> None:
-    after = with_claimed(Channel("a1", running={U0: 7}, topics={"u": "u-1"}), [T0], {"t": "t-1", "u": "u-1"})
-
-    assert dict(after.running) == {U0: 7, T0: None}
-    assert after.topics == {"u": "u-1", "t": "t-1"}
-
-
-def test_applied_command_is_named_in_the_channel_with_its_refused_partitions() -> None:
-    after = after_command(RUNNING, "command-0000000004", START, refused=frozenset([T1]))
-
-    assert (after.epoch, after.generation, after.command) == (5, 3, "command-0000000004")
-    assert after.refused == {T1}
-    assert after.running == RUNNING.running
-
-
-def test_last_multi_of_a_command_removes_it_and_earlier_ones_check_it() -> None:
-    path = PATHS.command("a", "command-0000000004")
-
-    assert acknowledgement(PATHS, "a", "command-0000000004", is_last=True) == Delete(path)
-    assert acknowledgement(PATHS, "a", "command-0000000004", is_last=False) == Check(path, -1)
-
-
-def test_many_partitions_are_cut_into_multis_that_stay_within_the_limit() -> None:
-    many = [TopicPartition("t", number) for number in range(1000)]
-    running = Channel("a1", running=dict.fromkeys(many, 1), topics={"t": "t-1"})
-
-    found = chunks(reversed(many))
-
-    assert [part for some in found for part in some] == many
-    for some in found:
-        given_up = release_operations(PATHS, running, some, frozenset(), frozenset(many))
-        assert len(given_up) + 2 <= MAX_OPERATIONS
-    assert max(len(some) for some in found) == PARTITIONS_A_STEP
-
-
-def test_a_command_for_no_partition_is_still_one_multi() -> None:
-    assert chunks([]) == [[]]
+@pytest.mark.parametrize(("found", "expected"), OPERATIONS.values(), ids=OPERATIONS)
+def test_operations_of_a_commit(found: object, expected: object) -> None:
+    assert found == expected
 
 
 # ---- the channel, when its writes are refused

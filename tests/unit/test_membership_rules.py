@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.assignors import RangeAssignor
+from coordinator.assignors import Assignor, RangeAssignor
+from coordinator.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
 from coordinator.planning.membership import ESTABLISHED, NEWCOMER, Candidate, GroupRules, choose
-from coordinator.zk.znodes.group_state import PREPARING
+from coordinator.zk.znodes.group_state import PREPARING, STABLE
+from coordinator.zk.znodes.records import OwnerRecord
 from coordinator.zk.znodes.segments import Pool
 from tests.property.group_world import PATHS, SESSION_S, GroupWorld, MemberProcess, act_between
 from tests.property.test_convergence import settle
@@ -54,9 +56,7 @@ def run_turns(world: GroupWorld, turns: int = 3) -> None:
         pytest.param("range mine", "range", "range", ["c1"], id="incompatible member is removed"),
     ],
 )
-def test_most_preferred_strategy_supported_by_all_members_is_chosen(
-    members: str, current: str, chosen: str, refused: list[str]
-) -> None:
+def test_strategy_that_most_prefer_is_chosen(members: str, current: str, chosen: str, refused: list[str]) -> None:
     """Members in the order of registration, newcomers with a +."""
     candidates = [
         Candidate(f"c{n}", tuple(each.strip("+").split(",")), NEWCOMER if each[0] == "+" else ESTABLISHED, n)
@@ -169,3 +169,54 @@ def test_pool_without_slots_to_wait_for_does_not_end_the_initial_delay(data: byt
     world.turn()
 
     assert world.state.generation == generation
+
+
+# ---- threads of one member; how partitions move between members is in `turns/reconciliation.txt`
+
+
+def threads_of(world: GroupWorld) -> dict[str, str]:
+    """Partition -> the thread in its owner znode."""
+    found = {}
+    for partition in world.snapshot().owners:
+        node = world.session().get(PATHS.owner(*partition))
+        assert node is not None
+        found[str(partition)] = OwnerRecord.parse("", node.data).thread
+    return found
+
+
+def in_target(world: GroupWorld) -> dict[str, str]:
+    threads = [item for target in world.state.target.values() for item in target.threads.items()]
+    return {str(part): thread for thread, parts in threads for part in parts}
+
+
+STRATEGIES: tuple[Assignor, ...] = (CooperativeStickyAssignor(), RangeAssignor(), StickyAssignor())
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=[each.name for each in STRATEGIES])
+def test_partition_that_goes_to_another_thread_of_its_member_is_stopped_and_started(strategy: Assignor) -> None:
+    world = GroupWorld(strategy)
+    world.topic("t", 4)
+    member = world.start("j1", {"t": 1})
+    settle(world)
+    assert set(threads_of(world).values()) == {"j1-0"}
+
+    for count in (2, 4, 1):
+        member.change_threads(count)
+        settle(world)
+
+        assert world.state.state == STABLE
+        assert len(set(in_target(world).values())) == count
+        assert threads_of(world) == in_target(world)
+
+
+def test_partition_that_stays_on_its_thread_is_not_stopped() -> None:
+    world = GroupWorld(CooperativeStickyAssignor())
+    world.topic("t", 4)
+    member = world.start("j1", {"t": 1})
+    settle(world)
+
+    member.change_threads(2)
+    settle(world)
+
+    (stopped,) = member.stopped
+    assert len(stopped) == 2

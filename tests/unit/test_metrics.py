@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from socketserver import BaseServer
+from types import SimpleNamespace
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -48,12 +49,6 @@ from tests.support.turns import cases
 from tests.unit.manual import ManualRuntime
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-
-
-class Lease:
-    """A lease with so much left."""
-
-    left_s = 3.5
 
 
 def shown(metrics: CoordinatorMetrics | ConsumerMetrics) -> dict[str, float]:
@@ -155,11 +150,15 @@ def test_commands_are_counted_by_option_and_evictions_by_group() -> None:
         ),
         stops=(("c1", command(STOP_FETCHER)),),
         starts=(("c1", command(START_FETCHER)), ("c2", command(START_FETCHER))),
+        asking=Asking(
+            Wanted({}, {}, {}), assign=("c1", command(ASSIGN)), notices=(("c1", command(ASSIGNMENT_FAILED)),)
+        ),
     )
 
     metrics.turn_written(snapshot(), decided)
 
     shows("evictions_total g 1, commands_sent_total g stop-fetcher 1, commands_sent_total g start-fetcher 2", metrics)
+    shows(f"commands_sent_total g {ASSIGN} 1, commands_sent_total g {ASSIGNMENT_FAILED} 1", metrics)
     shows("commands_withdrawn_total g stop-fetcher 1, commands_withdrawn_total g start-fetcher 2", metrics)
     shows("commands_withdrawn_total g unreadable 1, commands_stale_total g 3", metrics)
 
@@ -244,7 +243,8 @@ class Scene:
         assert series(self.node, label) + series(self.consumers, label) == []
 
     def elected(self, epoch: str) -> None:
-        self.node.elected(int(epoch), self.queue, Lease())
+        lease: Any = SimpleNamespace(left_s=3.5)
+        self.node.elected(int(epoch), self.queue, lease)
 
     def stop_sent(self) -> None:
         self.node.turn_written(snapshot(), Plan(GroupState(), stops=(("c1", command(STOP_FETCHER)),)))
@@ -341,10 +341,12 @@ def port(monkeypatch: pytest.MonkeyPatch) -> int:
         return int(probe.getsockname()[1])
 
 
-def read(port: int) -> str:
-    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
-        text: str = answer.read().decode()
-    return text
+def answer_of(port: int, path: str = "/metrics") -> tuple[int, str]:
+    try:
+        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except HTTPError as error:
+        return error.code, error.read().decode()
 
 
 def server(port: int, runtime: ManualRuntime | None = None, host: str = "127.0.0.1") -> MetricsServer:
@@ -355,19 +357,11 @@ def test_metrics_are_served_until_the_end_with_those_of_the_process(port: int) -
     served = server(port)
     for _ in range(2):  # a worker process is used again
         with served:
-            text = read(port)
+            text = answer_of(port)[1]
             assert "zk_group_build_info{version=" in text
             assert text.count("\nprocess_resident_memory_bytes ") == 1
         with pytest.raises(OSError):
-            read(port)
-
-
-def answer_of(port: int, path: str) -> tuple[int, str]:
-    try:
-        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
-            return answer.status, answer.read().decode()
-    except HTTPError as error:
-        return error.code, error.read().decode()
+            answer_of(port)
 
 
 def test_health_is_served_and_other_paths_are_not_found(port: int) -> None:
@@ -379,12 +373,6 @@ def test_health_is_served_and_other_paths_are_not_found(port: int) -> None:
         for path in ("/", "/metrics/", "/metric", "/favicon.ico", "/healthz/x", "/../metrics"):
             assert answer_of(port, path)[0] == 404, path
         assert "zk_group_build_info" in answer_of(port, "/metrics?name[]=zk_group_build_info")[1]
-
-
-def test_metrics_are_served_to_this_host_only_unless_told() -> None:
-    defaults = (CoordinatorConfig("z:1").metrics_host, ConsumerConfig("z:1", "g").metrics_host, slots().metrics_host)
-
-    assert defaults == ("127.0.0.1",) * 3
 
 
 def test_consumers_are_healthy_while_each_holds_its_lease() -> None:
@@ -435,7 +423,7 @@ def test_slot_whose_port_is_in_use_continues_and_retries(port: int, caplog: pyte
     runtime.now += TRY_AGAIN_S
     slot.keep()
 
-    assert "zk_group_build_info" in read(port)
+    assert "zk_group_build_info" in answer_of(port)[1]
     warned = [
         record.getMessage().partition(":")[0]
         for record in caplog.records
@@ -458,7 +446,9 @@ def slots(**options: Any) -> SlotConfig:
     return SlotConfig(zk="z:1", group="g", pool="p", log_dir="/log", segments_dir="/segments", slots=3, **options)
 
 
-def test_each_slot_has_a_port_of_its_own_unless_none_is_asked_for() -> None:
+def test_metrics_are_served_to_this_host_only_and_each_slot_has_a_port_if_asked_for() -> None:
+    hosts = {CoordinatorConfig("z:1").metrics_host, ConsumerConfig("z:1", "g").metrics_host, slots().metrics_host}
+    assert hosts == {"127.0.0.1"}
     assert [slots(metrics_port=9500).consumer_config(number).metrics_port for number in range(3)] == [9500, 9501, 9502]
     assert [slots().consumer_config(number).metrics_port for number in range(3)] == [0, 0, 0]
     assert slots(metrics_port=9500, metrics_host="::1").consumer_config(1).metrics_host == "::1"
@@ -507,12 +497,3 @@ def test_assignment_counts_once_when_adopted_failed_or_outdated() -> None:
     shows("assignment_duration_seconds_sum outdated -", metrics)
     metrics.group_gone("g")
     assert series(metrics, "g") == []
-
-
-def test_the_commands_of_client_side_assignment_are_counted_too() -> None:
-    metrics = CoordinatorMetrics()
-    asking = Asking(Wanted({}, {}, {}), assign=("c1", command(ASSIGN)), notices=(("c1", command(ASSIGNMENT_FAILED)),))
-
-    metrics.turn_written(snapshot(), Plan(GroupState(), asking=asking))
-
-    shows(f"commands_sent_total g {ASSIGN} 1, commands_sent_total g {ASSIGNMENT_FAILED} 1", metrics)

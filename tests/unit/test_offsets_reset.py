@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -61,12 +62,6 @@ def test_a_scope_is_a_topic_or_some_of_its_partitions(text: str, scope: Scope) -
     assert parse_scope(text) == scope
 
 
-@pytest.mark.parametrize("text", ["", ":0", "t:", "t:x", "t:-1", "t:1,", "t:0,0", "a/b", "..", "t:1:2", "t:99999999"])
-def test_invalid_scope_is_a_usage_error(text: str) -> None:
-    with pytest.raises(UsageError, match="names no"):
-        parse_scope(text)
-
-
 def test_a_topic_means_all_its_partitions_and_several_scopes_are_joined_in_order() -> None:
     scopes = [Scope("t", frozenset([2])), Scope("t", frozenset([0]))]
 
@@ -112,14 +107,6 @@ def test_a_duration_is_iso_8601(text: str, wanted: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "P", "PT", "P1DT", "1D", "P1M", "P1Y", "P1W", "PT1.5H", "P-1D", "PT1S1M", "PT.5S"]
-)
-def test_invalid_duration_is_a_usage_error(text: str) -> None:
-    with pytest.raises(UsageError, match="is no duration"):
-        parse_duration(text)
-
-
-@pytest.mark.parametrize(
     ("text", "wanted"),
     [
         ("2026-11-21T10:00:00.000", ms(2026, 11, 21, 10)),
@@ -138,12 +125,25 @@ def test_a_time_is_utc_unless_it_names_its_zone(text: str, wanted: int) -> None:
     assert parse_datetime(text) == wanted
 
 
-@pytest.mark.parametrize(
-    "text", ["", "now", "2026-11-21", "2026-13-01T00:00:00", "21.11.2026 10:00", "2026-11-21 10:00:00", "1795246697597"]
+INVALID: tuple[tuple[Callable[[str], object], str, list[str]], ...] = (
+    (parse_scope, "names no", ["", ":0", "t:", "t:x", "t:-1", "t:1,", "t:0,0", "a/b", "..", "t:1:2", "t:99999999"]),
+    (
+        parse_duration,
+        "is no duration",
+        ["", "P", "PT", "P1DT", "1D", "P1M", "P1Y", "P1W", "PT1.5H", "P-1D", "PT1S1M", "PT.5S"],
+    ),
+    (
+        parse_datetime,
+        "is no date and time",
+        ["", "now", "2026-11-21", "2026-13-01T00:00:00", "21.11.2026 10:00", "2026-11-21 10:00:00", "1795246697597"],
+    ),
 )
-def test_invalid_time_is_a_usage_error(text: str) -> None:
-    with pytest.raises(UsageError, match="is no date and time"):
-        parse_datetime(text)
+
+
+@pytest.mark.parametrize(("parse", "words", "text"), [(*each, text) for *each, texts in INVALID for text in texts])
+def test_invalid_scope_duration_or_time_is_a_usage_error(parse: Callable[[str], object], words: str, text: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        parse(text)
 
 
 # ---- scenarios
@@ -174,39 +174,36 @@ def request(**options: Any) -> ResetRequest:
     return ResetRequest(**options, all_topics="from_file" not in options)
 
 
+ALL = {"all_topics": True}
+LATEST = {"to_latest": True}
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, "there is none"),
-        ({"to_offset": 0, "shift_by": 0}, "not --to-offset and --shift-by"),
-        ({"to_earliest": True, "to_latest": True, "from_file": "f"}, "--to-earliest and --to-latest and --from-file"),
+        (ALL, "there is none"),
+        ({"to_offset": 0, "shift_by": 0, **ALL}, "not --to-offset and --shift-by"),
+        ({"to_earliest": True, **LATEST, "from_file": "f"}, "--to-earliest and --to-latest and --from-file"),
+        (LATEST, "One of the reset scopes"),
+        ({**LATEST, "topics": ("t",), **ALL}, "One of the reset scopes"),
+        ({**LATEST, "topics": ("t:x",)}, "names no partitions"),
+        ({**LATEST, "topics": ("t",), "dry_run": True, "execute": True}, "contradict each other"),
+        ({"from_file": Path("plan.csv"), **ALL}, "neither --topic nor --all-topics"),
     ],
 )
-def test_zero_or_several_scenarios_are_a_usage_error(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(UsageError, match=words) as raised:
-        request(**options)
+def test_missing_or_contradictory_options_are_a_usage_error(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        ResetRequest(**options)
+
+
+def test_each_scenario_is_named_where_none_is_given() -> None:
+    with pytest.raises(UsageError) as raised:
+        ResetRequest(**ALL)
 
     assert all(f"--{name}" in str(raised.value) for name in SCENARIOS)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({}, "One of the reset scopes"),
-        ({"topics": ("t",), "all_topics": True}, "One of the reset scopes"),
-        ({"topics": ("t:x",)}, "names no partitions"),
-        ({"topics": ("t",), "dry_run": True, "execute": True}, "contradict each other"),
-    ],
-)
-def test_contradictory_options_of_a_reset_are_a_usage_error(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        ResetRequest(to_latest=True, **options)
-
-
 def test_file_determines_the_partitions() -> None:
-    with pytest.raises(UsageError, match="neither --topic nor --all-topics"):
-        ResetRequest(from_file=Path("plan.csv"), all_topics=True)
-
     assert ResetRequest(from_file=Path("plan.csv")).scopes is None
     assert ResetRequest(to_latest=True, topics=("t:0", "u")).scopes == [Scope("t", frozenset([0])), Scope("u")]
 
@@ -214,17 +211,19 @@ def test_file_determines_the_partitions() -> None:
 # ---- files
 
 
-def test_a_file_for_one_group_and_one_for_several_are_both_read() -> None:
-    assert parse_plans("t,0,5\n\n t , 1 , 7 \n", ["g"]) == {"g": {("t", 0): 5, ("t", 1): 7}}
-    assert parse_plans("g,t,0,5\nh,t,0,6\r\ng,u,1,7", ["g", "h"]) == {
-        "g": {("t", 0): 5, ("u", 1): 7},
-        "h": {("t", 0): 6},
-    }
-
-
-def test_rows_of_groups_that_were_not_named_are_passed_over() -> None:
-    assert parse_plans("g,t,0,5\nh,t,0,6\n", ["h"]) == {"h": {("t", 0): 6}}
-    assert parse_plans("", ["g"]) == {}
+@pytest.mark.parametrize(
+    ("text", "groups", "plans"),
+    [
+        ("t,0,5\n\n t , 1 , 7 \n", ["g"], {"g": {("t", 0): 5, ("t", 1): 7}}),
+        ("g,t,0,5\nh,t,0,6\r\ng,u,1,7", ["g", "h"], {"g": {("t", 0): 5, ("u", 1): 7}, "h": {("t", 0): 6}}),
+        ("g,t,0,5\nh,t,0,6\n", ["h"], {"h": {("t", 0): 6}}),
+        ("", ["g"], {}),
+        (f"t,0,{2**63 - 1}\n", ["g"], {"g": {("t", 0): 2**63 - 1}}),
+    ],
+    ids=["of one group", "of several", "of groups that were not named", "empty", "the largest offset"],
+)
+def test_a_file_is_read(text: str, groups: list[str], plans: dict[str, Any]) -> None:
+    assert parse_plans(text, groups) == plans
 
 
 @pytest.mark.parametrize(
@@ -235,6 +234,8 @@ def test_rows_of_groups_that_were_not_named_are_passed_over() -> None:
         ("t,0,5\n", ["g", "h"], "are for one group"),
         ("t,0,x\n", ["g"], "line 1 names no topic, partition and offset"),
         ("t,-1,5\n", ["g"], "line 1 names no topic"),
+        ("t,0,-1\n", ["g"], "line 1"),
+        (f"t,0,{2**63}\n", ["g"], "line 1"),
         ("a/b,0,5\n", ["g"], "line 1 names no topic"),
         ("t,0,5\nt,0,6\n", ["g"], "line 2 repeats t-0 of group g"),
         ("TOPIC,PARTITION,NEW-OFFSET\n", ["g"], "line 1 names no topic"),
@@ -283,29 +284,26 @@ def test_each_scenario_sets_its_offset(to: Scenario, partition: PartitionOffsets
     assert planned(to, partition) == NewOffset(partition, wanted)
 
 
+EMPTY = "Partition 0 from topic t is empty. Falling back to latest known offset."
+
+
 @pytest.mark.parametrize(
-    ("to", "wanted", "words"),
+    ("to", "at", "wanted", "words"),
     [
-        (Scenario(TO_OFFSET, 101), 100, "New offset (101) is higher than latest offset for topic partition t-0"),
-        (Scenario(TO_OFFSET, 9), 10, "New offset (9) is lower than earliest offset for topic partition t-0"),
-        (Scenario(TO_OFFSET, -1), 10, "lower than earliest"),
-        (Scenario(SHIFT_BY, 51), 100, "New offset (101) is higher"),
-        (Scenario(SHIFT_BY, -50), 10, "New offset (0) is lower"),
+        (Scenario(TO_OFFSET, 101), None, 100, "New offset (101) is higher than latest offset for topic partition t-0"),
+        (Scenario(TO_OFFSET, 9), None, 10, "New offset (9) is lower than earliest offset for topic partition t-0"),
+        (Scenario(TO_OFFSET, -1), None, 10, "lower than earliest"),
+        (Scenario(SHIFT_BY, 51), None, 100, "New offset (101) is higher"),
+        (Scenario(SHIFT_BY, -50), None, 10, "New offset (0) is lower"),
+        (Scenario(TO_DATETIME, timestamp_ms=1), None, 100, EMPTY),
+        (Scenario(TO_DATETIME, timestamp_ms=1), 100, 100, EMPTY),
     ],
 )
-def test_an_offset_beyond_the_log_is_set_to_its_nearest_end(to: Scenario, wanted: int, words: str) -> None:
-    new = planned(to, known())
+def test_offset_beyond_the_log_is_its_nearest_end(to: Scenario, at: int | None, wanted: int, words: str) -> None:
+    new = planned(to, known(at=at))
 
-    assert new.offset == wanted
-    assert new.warning is not None and words in new.warning and f"Value will be set to {wanted}" in new.warning
-
-
-@pytest.mark.parametrize("at", [None, 100])
-def test_a_time_after_the_last_record_is_the_end_of_the_log_with_a_warning(at: int | None) -> None:
-    new = planned(Scenario(TO_DATETIME, timestamp_ms=1), known(at=at))
-
-    assert new.offset == 100
-    assert new.warning == "Partition 0 from topic t is empty. Falling back to latest known offset."
+    assert (new.offset, words in (new.warning or "")) == (wanted, True)
+    assert words == EMPTY or f"Value will be set to {wanted}" in (new.warning or "")
 
 
 def test_partition_without_an_offset_cannot_be_shifted() -> None:

@@ -66,11 +66,7 @@ def test_the_page_lists_every_metric_with_its_type_and_labels_and_no_other(title
 
     assert dict(listed) == served(REGISTRIES[title])
     assert len(listed) == len(dict(listed))
-
-
-@pytest.mark.parametrize("title", sorted(REGISTRIES))
-def test_names_end_with_their_unit_as_prometheus_recommends(title: str) -> None:
-    for name, kind, _, unit, _, _ in metrics(title):
+    for name, kind, _, unit, _, _ in metrics(title):  # as Prometheus recommends
         assert (unit == "seconds") == name.removesuffix("_total").endswith("_seconds"), name
         assert (kind == "counter") == name.endswith("_total"), name
         assert kind != "histogram" or name.endswith("_seconds"), name
@@ -102,7 +98,7 @@ def test_alerts_query_existing_metrics_and_have_a_remedy() -> None:
 SECURITY = page("security.md")
 
 
-def test_page_has_the_lines_of_zoo_cfg_that_the_embedded_ensemble_has(tmp_path: Path) -> None:
+def test_page_has_zoo_cfg_and_the_server_side_of_sasl_as_the_embedded_ensemble(tmp_path: Path) -> None:
     lines = dict(re.findall(r"^    ([\w.]+)=(\S+)$", SECURITY, re.MULTILINE))
     wanted = Identities(tmp_path, tls=True, auth=True).server_lines()
 
@@ -110,12 +106,8 @@ def test_page_has_the_lines_of_zoo_cfg_that_the_embedded_ensemble_has(tmp_path: 
         name: value for name, value in wanted.items() if not name.endswith(".location")
     }
     assert lines.keys() >= {"secureClientPort", *wanted}
-
-
-def test_page_has_the_server_side_of_sasl_as_the_embedded_ensemble_has_it(tmp_path: Path) -> None:
     Identities(tmp_path, tls=False, auth=True).create()
     made = (tmp_path / "identities" / "server.jaas").read_text()
-
     server = SECURITY[SECURITY.index("    Server {") :]
     assert [line.strip() for line in server.splitlines()[:2]] == [line.strip() for line in made.splitlines()[:2]]
     assert 'user_team-a="' in server and 'user_team-a="' in made
@@ -225,10 +217,7 @@ def test_page_lists_the_action_evidence_and_promises_of_each_drill(drill: Drill)
     assert drill.proves in row
     assert all(f"{promise.name}: {promise.rule}" in row for promise in drill.promises)
     assert ("(long)" in row) != drill.is_short
-
-
-def test_page_lists_no_other_drill() -> None:
-    assert len(CATALOG) == len(DRILLS)
+    assert len(CATALOG) == len(DRILLS), "it lists no other"
 
 
 def test_every_drill_is_run_by_a_test_or_was_run_before_the_release() -> None:
@@ -238,12 +227,8 @@ def test_every_drill_is_run_by_a_test_or_was_run_before_the_release() -> None:
     assert {name for name, *_ in drilled} == DRILLS.keys() - RUN_BY_TESTS
     assert all(date.fromisoformat(day) and name in command.split() for name, _, day, command in drilled)
     assert "`scripts/drill run --all --kafka`" in RELEASE
-
-
-def test_drill_that_did_not_pass_has_a_note_below_the_table() -> None:
-    not_passed = [name for name, verdict, *_ in re.findall(DRILLED, RELEASE, re.MULTILINE) if verdict != "PASS"]
-
-    assert [name for name in not_passed if f"\n`{name}`: " not in RELEASE] == []
+    not_passed = [name for name, verdict, *_ in drilled if verdict != "PASS"]
+    assert [name for name in not_passed if f"\n`{name}`: " not in RELEASE] == [], "each has a note below the table"
 
 
 @pytest.mark.parametrize("drill", DRILLS.values(), ids=DRILLS.keys())
@@ -352,18 +337,13 @@ def table() -> tuple[dict[str, set[str]], dict[str, dict[str, Any]]]:
     return {t: names for t, names in required.items() if names}, {t: some for t, some in defaults.items() if some}
 
 
-def test_required_fields_of_the_document_are_those_that_no_record_is_read_without() -> None:
-    assert table()[0] == as_read()[0]
-
-
-def test_the_defaults_of_the_document_are_those_of_the_code() -> None:
-    assert table()[1] == as_read()[1]
+@pytest.mark.parametrize("what", [0, 1], ids=["required fields", "defaults"])
+def test_fields_of_the_document_are_those_of_the_code(what: int) -> None:
+    assert table()[what] == as_read()[what]
 
 
 @pytest.mark.parametrize(("title", "field", "least", "most"), list(rows(BOUNDS))[1:])
-def test_bounds_of_the_document_are_the_last_values_that_are_read(
-    title: str, field: str, least: str, most: str
-) -> None:
+def test_bounds_of_the_document_are_the_last_that_are_read(title: str, field: str, least: str, most: str) -> None:
     title, field = title.strip("`"), field.strip("`")
     record = next(record for name, record in RECORDS if name == title)
     values = json.loads(record.to_bytes())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +13,19 @@ from consumer.config import ConsumerConfig
 from consumer.fetching.poll_order import share
 from consumer.fetching.polling import Polling, fetcher_of
 from consumer.fetching.record_buffer import Buffer, packed, records_of
-from consumer.logs.base import LOG_SCHEMA, Fetch, Jump, OffsetOutOfRange, Position
+from consumer.logs.base import (
+    LOG_SCHEMA,
+    NO_LIMITS,
+    Fetch,
+    Fetched,
+    FetchLimits,
+    Jump,
+    Log,
+    LogError,
+    OffsetOutOfRange,
+    Position,
+    UnknownTopic,
+)
 from coordinator.zk.znodes.partitions import TopicPartition
 from tests.support.allocated import allocated_bytes
 from tests.support.memlog import batch_of
@@ -73,17 +85,12 @@ def test_leftover_records_are_returned_by_later_polls_before_any_new_fetch() -> 
     assert desk.poll() == {}
 
 
-@pytest.mark.parametrize(("most", "returned"), [(-1, 1000), (300, 300), (1, 1)])
-def test_a_poll_returns_at_most_max_poll_records_and_minus_one_is_no_bound(most: int, returned: int) -> None:
-    desk = Desk(A, records=[1000], max_poll_records=most)
-
-    assert desk.poll() == {A: returned}
-
-
-def test_max_records_of_one_poll_bounds_it_further_and_never_less() -> None:
-    desk = Desk(A, records=[1000], max_poll_records=300)
-
-    assert [desk.poll(20), desk.poll(1000)] == [{A: 20}, {A: 300}]
+@pytest.mark.parametrize(
+    ("option", "most", "returned"), [(-1, None, 1000), (300, None, 300), (1, None, 1), (300, 20, 20), (300, 1000, 300)]
+)
+def test_a_poll_returns_at_most_its_bound_and_max_poll_records(option: int, most: int | None, returned: int) -> None:
+    """Where -1 is none."""
+    assert Desk(A, records=[1000], max_poll_records=option).poll(most) == {A: returned}
 
 
 def test_empty_poll_fetches_and_returns_the_time_of_the_next_fetch() -> None:
@@ -115,18 +122,10 @@ def test_no_fetch_begins_after_the_lease_has_lapsed_and_buffered_records_stay() 
         ("proportional", [{A: 100, B: 100, C: 100}] * 4),
     ],
 )
-def test_kip_41_poll_of_300_returns_one_partition_or_100_of_each(
-    order: str, polls: list[dict[TopicPartition, int]]
-) -> None:
+def test_kip_41_poll_of_300_is_of_one_or_100_of_each(order: str, polls: list[dict[TopicPartition, int]]) -> None:
     desk = Desk(records=[400] * 3, max_poll_records=300, poll_order=order, prefetch="total")
 
     assert [desk.poll() for _ in range(4)] == polls
-
-
-def test_unused_share_of_a_partition_is_divided_among_the_others() -> None:
-    desk = Desk(records=[1000, 1000], max_poll_records=300, poll_order="proportional")
-
-    assert desk.poll() == {A: 150, B: 150}
 
 
 def test_greedy_resumes_in_the_last_partition_of_the_previous_poll() -> None:
@@ -142,9 +141,7 @@ def test_greedy_resumes_in_the_last_partition_of_the_previous_poll() -> None:
     ("prefetch", "order", "polls"),
     [("total", "greedy", 1000), ("total", "proportional", 1000), ("share", "greedy", 3), ("share", "proportional", 3)],
 )
-def test_kip_41_partition_waits_for_a_thousand_records_of_another_or_for_none(
-    prefetch: str, order: str, polls: int
-) -> None:
+def test_kip_41_partition_waits_for_records_of_another(prefetch: str, order: str, polls: int) -> None:
     """KIP-41's example: max.poll.records is 1, and the first fetch brings 1,000 records of A and none of B."""
     desk = Desk(A, B, records=[1000], max_poll_records=1, prefetch=prefetch, poll_order=order)
     assert desk.poll() == {A: 1}
@@ -306,16 +303,6 @@ def test_waiting_records_are_returned_unchanged() -> None:
 # ---- positions, pauses, seeks
 
 
-def test_positions_follow_returned_records_and_not_fetched_ones() -> None:
-    desk = Desk(A, records=[1000], max_poll_records=300)
-
-    assert desk.polling.positions[A].offset == 0
-    desk.poll()
-    assert desk.polling.positions[A].offset == 300
-    desk.poll()
-    assert desk.polling.positions[A].offset == 600
-
-
 def test_offsets_without_a_record_are_skipped() -> None:
     buffer = Buffer()
     buffer.begin({A: Position("id", 0), B: Position("id", 0)})
@@ -380,9 +367,7 @@ def test_seek_drops_waiting_records_and_sets_the_position_of_the_next_poll() -> 
 
 
 @pytest.mark.parametrize("prefetch", ["share", "total"])
-def test_records_withheld_by_a_failed_prefetch_are_returned_by_the_next_poll(
-    prefetch: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_withheld_by_a_failed_prefetch_come_next(prefetch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk(A, B, records=[8], max_poll_records=5, prefetch=prefetch)
     assert desk.poll() == {A: 5}
 
@@ -425,3 +410,130 @@ def test_waiting_records_are_returned_before_the_error_of_reset_none() -> None:
     with pytest.raises(OffsetOutOfRange, match="auto_offset_reset is none"):
         desk.poll()
     assert desk.polling.positions[A].offset == 250
+
+
+# ---- the source over a log whose partitions are fetched one by one
+
+
+class BadLog(SizedLog):
+    """Topics that do not exist, and partitions that cannot be read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unknown: set[tuple[str, str]] = set()
+        self.bad: set[int] = set()
+        self.asked: list[tuple[str, str, int]] = []
+
+    def fetch(self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int) -> Fetched:
+        self.asked.append((topic, topic_id, partition))
+        if (topic, topic_id) in self.unknown:
+            raise UnknownTopic("no such topic")
+        if partition in self.bad:
+            raise LogError("bad disk")
+        return super().fetch(topic, topic_id, partition, offset, max_bytes)
+
+
+class Reader:
+    def __init__(self, log: Log, limits: FetchLimits = NO_LIMITS, runtime: ManualRuntime | None = None) -> None:
+        self.source = log.source(limits._replace(clock=(runtime or ManualRuntime()).monotonic))
+
+    def assign(self, *partitions: int, topic: str = "t", topic_id: str = "id", offset: int = 0) -> None:
+        self.source.assign({TopicPartition(topic, number): Position(topic_id, offset) for number in partitions})
+
+    def poll(self, max_bytes: int = MB, wanted: Collection[int] | None = None) -> list[tuple[int, int, int]]:
+        """(partition, first, next) of each fetch."""
+        targets = None if wanted is None else {TopicPartition("t", number) for number in wanted}
+        fetches = self.source.poll(max_bytes, targets)
+        return [(fetch.partition.partition, fetch.first, fetch.next) for fetch in fetches]
+
+    def problem(self, partition: int) -> str:
+        return str(self.source.problems.get(TopicPartition("t", partition), ""))
+
+
+def test_partitions_that_had_records_come_after_those_that_waited() -> None:
+    log = SizedLog()
+    for partition in range(3):
+        log.append(partition, 30, 1000)
+    reader = Reader(log, FetchLimits(max_partition_bytes=5000))
+    reader.assign(0, 1, 2)
+
+    order = [[number for number, _, _ in reader.poll(4500)] for _ in range(3)]
+
+    assert order == [[0, 1], [2, 0], [1, 2]]
+
+
+def test_poll_returns_at_most_its_bytes_and_those_of_a_partition() -> None:
+    log = SizedLog()
+    for partition in range(3):
+        log.append(partition, 30, 1000)
+    reader = Reader(log, FetchLimits(max_partition_bytes=5500))
+    reader.assign(0, 1, 2)
+
+    assert reader.poll() == [(number, 0, 5) for number in range(3)]
+    assert reader.poll(6000) == [(0, 5, 10), (1, 5, 6)]
+    assert reader.poll(0) == []
+
+
+def test_time_limit_ends_a_poll_that_has_records_and_no_other() -> None:
+    log, runtime = SizedLog(), ManualRuntime()
+    log.takes_s = (runtime, 0.01)
+    log.append(2, 10)
+    log.append(3, 10)
+    reader = Reader(log, FetchLimits(max_s=0.005), runtime)
+    reader.assign(*range(4))
+
+    assert reader.poll() == [(2, 0, 10)]
+    assert log.fetched == [0, 1, 2]
+
+
+def test_only_wanted_partitions_are_fetched() -> None:
+    log = SizedLog()
+    reader = Reader(log)
+    reader.assign(*range(4))
+    reader.poll(MB, [1, 3, 9])
+
+    assert log.fetched == [1, 3]
+
+
+def test_partitions_of_an_unknown_topic_are_asked_for_once_a_poll() -> None:
+    log = BadLog()
+    log.unknown = {("t", "id")}
+    log.append(0, 5)
+    reader = Reader(log)
+    reader.assign(*range(5))
+    reader.assign(5, topic_id="new")
+    reader.assign(0, topic="u")
+
+    assert reader.poll() == [(0, 0, 5)]
+    assert log.asked == [("t", "id", 0), ("t", "new", 5), ("u", "id", 0)]
+
+
+def test_problem_of_a_partition_is_over_when_it_is_fetched_assigned_or_released() -> None:
+    log = BadLog()
+    log.bad = {0, 1, 2}
+    log.append(3, 5)
+    reader = Reader(log)
+    reader.assign(*range(4))
+    assert reader.poll() == [(3, 0, 5)]
+    assert [reader.problem(number) for number in range(4)] == ["bad disk"] * 3 + [""]
+
+    reader.assign(1, offset=0)
+    reader.source.release([TopicPartition("t", 2)])
+    log.bad = set()
+    assert [reader.problem(number) for number in range(4)] == ["bad disk", "", "", ""]
+    reader.poll()
+    assert reader.problem(0) == ""
+
+
+def test_reassigned_partition_continues_at_its_offset_and_a_released_one_ends() -> None:
+    log = SizedLog()
+    for partition in range(2):
+        log.append(partition, 10)
+    reader = Reader(log)
+    reader.assign(0, 1)
+    reader.poll()
+    reader.assign(0, offset=7)
+    reader.source.release([TopicPartition("t", 1)])
+    log.append(1, 10)
+
+    assert reader.poll() == [(0, 7, 10)]

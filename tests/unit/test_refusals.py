@@ -22,7 +22,6 @@ from consumer.errors import (
 )
 from coordinator.assignors import RangeAssignor
 from coordinator.zk.errors import IncarnationOver
-from coordinator.zk.store import SetData
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.records import (
     FENCED_INSTANCE_ID,
@@ -103,63 +102,64 @@ def app() -> App:
     return app
 
 
-# ---- error names
-
-
-@pytest.mark.parametrize("word", sorted(CLASSES))
-def test_error_name_in_an_ended_channel_is_the_class_and_its_reason_the_message(word: str) -> None:
-    refusal = refusal_in(Channel("life", ended="for a reason", error=word))
-
-    assert (type(refusal), str(refusal)) == (CLASSES[word], "for a reason")
-    assert type(refusal).__name__ == word
-
-
-@pytest.mark.parametrize("word", ["", "RebalanceInProgress"], ids=["none", "of another release"])
-def test_end_without_a_known_error_name_is_an_unknown_member(word: str) -> None:
-    assert type(refusal_in(Channel("life", ended="evicted", error=word))) is UnknownMemberId
-
-
 # ---- commit
 
 
-@pytest.mark.parametrize("word", sorted(CLASSES))
-def test_commit_of_an_ended_consumer_fails_with_its_error_and_reason(app: App, word: str) -> None:
-    app.is_ended(word, "the reason")
-
-    with pytest.raises(CommitFailed, match=rf"^{word}: the reason; the offsets were not committed$") as failed:
-        app.consumer.commit()
-
-    assert type(failed.value.__cause__) is CLASSES[word]
-    assert app.channel.running == {T0: None, T1: None}
+def evicted(app: App) -> None:
+    app.is_ended(UNKNOWN_MEMBER_ID, "evicted")
+    app.look()
 
 
-def test_a_commit_after_a_newer_process_took_the_name_is_fenced(app: App) -> None:
-    App(app.world).poll()
-
-    with pytest.raises(CommitFailed, match=r"^FencedInstanceId: another process has registered as a;") as failed:
-        app.consumer.commit()
-
-    assert type(failed.value.__cause__) is FencedInstanceId
-
-
-def test_commit_after_the_end_of_the_session_has_an_unknown_outcome(app: App) -> None:
+def without_a_session(app: App) -> None:
     store = app.consumer.member.store
     assert store is not None
     store.close()
 
-    with pytest.raises(CommitFailed, match=r"^UnknownMemberId: .*not known$") as failed:
+
+def not_polled(app: App) -> None:
+    app.world.runtime.spawned[-1]()  # the keeper, without polls
+
+
+OVER: dict[str, tuple[Callable[[App], None], str, type[Exception]]] = {
+    **{
+        f"it was ended with {word or 'no error'}": (
+            lambda app, word=word: app.is_ended(word, "the reason"),  # type: ignore[misc]
+            f"{error.__name__}: the reason; the offsets were not committed$",
+            error,
+        )
+        for word, error in (CLASSES | {"": UnknownMemberId, "OfAnotherRelease": UnknownMemberId}).items()
+    },
+    "a newer process took the name": (
+        lambda app: App(app.world).poll(), "FencedInstanceId: another process has registered as a;", FencedInstanceId,
+    ),
+    "its session is over, and the outcome unknown": (
+        without_a_session, "UnknownMemberId: .*not known$", UnknownMemberId,
+    ),
+    "its channel is destroyed": (
+        lambda app: app.world.tree.put(PATHS.channel("a"), b"nonsense"), "ChannelGone: ", ChannelGone,
+    ),
+    "it was not polled, with both remedies": (
+        not_polled,
+        "UnknownMemberId: left by itself: poll was not called.*raise max_poll_interval_ms, or lower max_poll_records",
+        UnknownMemberId,
+    ),
+}  # fmt: skip
+"""What happens to a consumer, and how a commit fails then: its words, and its cause."""
+
+
+@pytest.mark.parametrize(("happens", "words", "cause"), OVER.values(), ids=OVER)
+def test_commit_of_a_consumer_that_is_over_fails_with_its_error_and_reason(
+    app: App, happens: Callable[[App], None], words: str, cause: type[Exception]
+) -> None:
+    happens(app)
+
+    with pytest.raises(CommitFailed, match=f"^{words}") as failed:
         app.consumer.commit()
 
-    assert type(failed.value.__cause__) is UnknownMemberId
-
-
-def test_commit_into_a_destroyed_channel_reports_it(app: App) -> None:
-    app.world.tree.commit([SetData(PATHS.channel("a"), b"nonsense")], session=0)
-
-    with pytest.raises(CommitFailed, match=r"^ChannelGone: ") as failed:
-        app.consumer.commit()
-
-    assert type(failed.value.__cause__) is ChannelGone
+    assert type(failed.value.__cause__) is cause
+    assert cause is ChannelGone or cause.__name__ in CLASSES
+    channel = app.world.channels().get("a")
+    assert channel is None or not any(channel.running.values())
 
 
 def test_commit_of_a_lost_partition_moves_no_offset_and_the_others_continue(app: App) -> None:
@@ -179,38 +179,7 @@ def test_commit_of_a_lost_partition_moves_no_offset_and_the_others_continue(app:
     assert app.notified[-1].startswith("lost [TopicPartition(topic='t', partition=0)]")
 
 
-def test_unpolled_consumer_leaves_as_an_unknown_member_with_both_remedies(app: App) -> None:
-    app.world.runtime.spawned[-1]()  # the keeper, without polls
-
-    assert app.channel.error == UNKNOWN_MEMBER_ID
-    with pytest.raises(CommitFailed, match=r"^UnknownMemberId: left by itself: poll was not called") as failed:
-        app.consumer.commit()
-    assert "raise max_poll_interval_ms, or lower max_poll_records" in str(failed.value)
-    assert type(failed.value.__cause__) is UnknownMemberId
-
-
-def test_consumer_that_leaves_voluntarily_has_no_error(app: App) -> None:
-    app.consumer.close()
-
-    assert (app.channel.ended, app.channel.error) == ("left", "")
-
-
 # ---- poll
-
-
-def evicted(app: App) -> None:
-    app.is_ended(UNKNOWN_MEMBER_ID, "evicted")
-    app.look()
-
-
-def without_a_session(app: App) -> None:
-    store = app.consumer.member.store
-    assert store is not None
-    store.close()
-
-
-def not_polled(app: App) -> None:
-    app.world.runtime.spawned[-1]()
 
 
 @pytest.mark.parametrize("happens", [evicted, without_a_session, not_polled])

@@ -506,9 +506,7 @@ SECURED = AclPolicy(is_secure=True, coordinators=("sasl:c",), operators=("sasl:o
         (replace(SECURED, members=()).to_bytes(), None, False),
     ],
 )
-def test_a_malformed_policy_of_the_chroot_leaves_bindings_as_they_were(
-    top: bytes, own: bytes | None, may_be_bound: bool
-) -> None:
+def test_malformed_policy_of_the_chroot_keeps_bindings(top: bytes, own: bytes | None, may_be_bound: bool) -> None:
     tree = a_tree(replace(RUNNING, groups=()))
     tree.put(ACL_POLICY, top)
     if own is not None:

@@ -21,6 +21,13 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
+def group_of(queue: RequestQueue) -> str:
+    """The group of the next request, which is taken."""
+    taken = queue.take()
+    assert taken is not None
+    return taken.group
+
+
 def test_a_take_blocks_until_there_is_a_request(pool: ThreadPoolExecutor) -> None:
     queue = RequestQueue(ThreadRuntime())
     taken = pool.submit(queue.take)
@@ -48,17 +55,7 @@ def test_group_due_for_the_longest_time_is_handed_out_first() -> None:
     queue.request("soon", "x", 1.0)
     queue.request("now", "x")
 
-    assert [taken.group for _ in range(3) if (taken := queue.take())] == ["now", "soon", "late"]
-
-
-def test_a_request_is_not_handed_out_before_it_is_due() -> None:
-    runtime = ManualRuntime(now=10.0)
-    queue = RequestQueue(runtime)
-    queue.request("g", "again", 0.5)
-
-    queue.take()
-
-    assert runtime.now == 10.5
+    assert [group_of(queue) for _ in range(3)] == ["now", "soon", "late"]
 
 
 def test_of_several_requests_the_earliest_counts() -> None:
@@ -81,39 +78,19 @@ def test_earlier_request_wakes_a_handler_that_waits_for_a_later_one(pool: Thread
     assert taken.result(5) == Request("g", ("much later", "now"))
 
 
-def test_a_group_is_not_handed_out_again_before_it_is_done() -> None:
-    queue = RequestQueue(ManualRuntime())
-    queue.request("g", "first")
-    queue.take()
-    queue.request("g", "second")
-
-    with pytest.raises(Forever):
-        queue.take()
-
-    assert queue._taken.keys() == {"g"}
-
-
-def test_a_request_during_a_turn_brings_another_turn() -> None:
-    """Hole 1 of the seed: `compareAndSet` failed, and the change was lost."""
+def test_a_group_is_handed_out_again_when_it_is_done_and_delays_no_other() -> None:
+    """Holes of the seed: 1, `compareAndSet` failed, and the change was lost; 3, one stuck group stalled all."""
     queue = RequestQueue(ManualRuntime())
     queue.request("g", "first")
     queue.take()
     queue.request("g", "during the turn")
-
-    queue.done("g")
-
-    assert queue.take() == Request("g", ("during the turn",))
-
-
-def test_rebalancing_group_delays_no_other_group() -> None:
-    """Hole 3 of the seed: one stuck group stalled all."""
-    queue = RequestQueue(ManualRuntime())
-    queue.request("stuck", "x")
-    queue.take()
-    queue.request("stuck", "y")
     queue.request("other", "x")
 
     assert queue.take() == Request("other", ("x",))
+    with pytest.raises(Forever):
+        queue.take()
+    queue.done("g")
+    assert queue.take() == Request("g", ("during the turn",))
 
 
 def test_removed_group_is_not_handed_out() -> None:
@@ -195,18 +172,11 @@ def test_group_with_a_long_turn_waits_behind_later_requests_of_the_others() -> N
     for number in range(3):
         queue.request(f"cheap{number}", "x")
 
-    assert [taken.group for _ in range(4) if (taken := queue.take())] == ["cheap0", "cheap1", "cheap2", "costly"]
-
-
-def test_costly_group_with_nobody_before_it_is_handed_out_at_once() -> None:
-    queue = RequestQueue(runtime := ManualRuntime())
-    busy(queue, runtime, "costly", 9.0)
+    assert [group_of(queue) for _ in range(4)] == ["cheap0", "cheap1", "cheap2", "costly"]
+    queue.done("costly")
     now = runtime.now
-
-    queue.request("costly", "again")
-
-    assert queue.take() == Request("costly", ("again",))
-    assert runtime.now == now
+    queue.request("costly", "once more")
+    assert (group_of(queue), runtime.now) == ("costly", now), "at once, where no other is before it"
 
 
 def test_costly_group_waits_no_longer_than_its_turns_took() -> None:
@@ -218,10 +188,8 @@ def test_costly_group_waits_no_longer_than_its_turns_took() -> None:
     for number in range(8):
         runtime.now += 1
         queue.request(f"cheap{number}", "x")
-        taken = queue.take()
-        assert taken is not None
-        order.append(taken.group)
-        queue.done(taken.group)
+        order.append(group_of(queue))
+        queue.done(order[-1])
 
     assert order.index("costly") <= 4
 
@@ -235,8 +203,7 @@ def test_cost_of_a_turn_is_forgotten_after_a_while() -> None:
     runtime.now += 0.01
     queue.request("cheap", "x")
 
-    taken = queue.take()
-    assert taken is not None and taken.group == "costly"
+    assert group_of(queue) == "costly"
 
 
 def test_last_free_handler_is_kept_for_a_group_that_costs_little() -> None:
@@ -263,16 +230,15 @@ def test_groups_without_members_wait_for_each_other_and_not_the_others_for_them(
     for _ in range(200):
         asked = runtime.now
         queue.request("real", "x")
-        while (taken := queue.take()) is not None and taken.group != "real":
+        while (taken := group_of(queue)) != "real":
             runtime.now += 0.01
-            queue.done(taken.group)
+            queue.done(taken)
         waited.append(runtime.now - asked)
         runtime.now += 0.001
         queue.done("real")
-        empty = queue.take()
-        assert empty is not None
+        empty = group_of(queue)
         runtime.now += 0.05
-        queue.done(empty.group)
+        queue.done(empty)
 
     assert max(waited) < 0.2
     assert waited[-100:] == [0] * 100
@@ -298,10 +264,9 @@ def test_thousands_of_groups_without_members_cost_no_look_at_each_for_each_turn(
         for number in range(1000):
             queue.request(f"g{number}", "sweep")
         for _ in range(1000):
-            taken = queue.take()
-            assert taken is not None
+            taken = group_of(queue)
             runtime.now += 0.001
-            queue.done(taken.group)
+            queue.done(taken)
 
     assert max(looks.values()) <= 10
 
@@ -313,10 +278,10 @@ def test_group_that_gets_a_member_while_it_waits_may_have_the_last_handler() -> 
         busy(queue, runtime, "idle0", 0.1)  # groups without members have cost a second
     queue.request("idle7", "sweep")
     queue.request("long", "a change")
-    assert (queue.take() or Request("", ())).group == "long"
+    assert group_of(queue) == "long"
     busy(queue, runtime, "other", 0.01)
 
     members.add("idle7")
     queue.request("idle7", "joined c1")
 
-    assert (queue.take() or Request("", ())).group == "idle7"
+    assert group_of(queue) == "idle7"

@@ -56,42 +56,50 @@ def shown(view: GroupView, *slots: SlotStatus, topics: Sequence[str] = ("s", "t"
     return shown_slots(view, Subscription(dict.fromkeys(topics, 1)), slots)
 
 
-@pytest.mark.parametrize(
-    ("status", "view", "state", "reason"),
-    [
-        (replace(SLOT, state=NEW, attempts=0), group({}), "new", None),
-        (replace(SLOT, state=WAITING, last_error="no folder"), group(), "failing", "no folder"),
-        (replace(SLOT, state=ENDED), group(), "ended", None),
-        (SLOT, GroupView(problem="no answer"), "unknown", "no answer"),
-        (SLOT, group({}), "registering", None),
-        (SLOT, group({}, left_out={"p-slot-0": "evicted"}), "registering", "evicted"),
-        (RETRIED, group({}), "registering", "attempt 3, after: no folder"),
-        (IDLE, group(has_coordinator=False), "unassigned", NO_COORDINATOR),
-        (IDLE, group(left_out=MISSING), "unassigned", "topic t: no such topic (yet)"),
-        (IDLE, group(left_out={"p-slot-1": "a bad pattern", **MISSING}), "unassigned", "a bad pattern"),
-        (IDLE, group(state=FAILED, reason="too many"), "unassigned", "the group could not be rebalanced: too many"),
-        (IDLE, group(), "unassigned", MORE_THREADS),
-        (SLOT, group(FREE), "unassigned", "waits for its partitions"),
-        (
-            SLOT,
-            group(FREE, COMPLETING, reason="c1 is asked"),
-            "unassigned",
-            "waits for an assignment: the group is CompletingRebalance (c1 is asked)",
-        ),
-        (SLOT, group(FREE, PREPARING, left_out=MISSING), "unassigned", "topic t: no such topic (yet)"),
-        (SLOT, group(), "fetching", None),
-        (SLOT, group(state=PREPARING), "fetching", None),
-        (SLOT, group(left_out=MISSING), "fetching", "topic t: no such topic (yet)"),
-        (SLOT, group(paused="5 GiB"), "paused", "5 GiB"),
-    ],
+COMPLETES = "waits for an assignment: the group is CompletingRebalance (c1 is asked)"
+PREPARES = "waits for an assignment: the group is PreparingRebalance"
+FAILS = "the group could not be rebalanced: too many"
+NO_TOPIC = "topic t: no such topic (yet)"
+SLOTS: tuple[tuple[SlotStatus, GroupView, str, str | None, str | bool], ...] = (
+    (replace(SLOT, state=NEW, attempts=0), group({}), "new", None, True),
+    (replace(SLOT, state=WAITING, last_error="no folder"), group(), "failing", "no folder", True),
+    (replace(SLOT, state=ENDED), group(), "ended", None, True),
+    (SLOT, GroupView(problem="no answer"), "unknown", "no answer", True),
+    (SLOT, group({}), "registering", None, True),
+    (SLOT, group({}, left_out={"p-slot-0": "evicted"}), "registering", "evicted", True),
+    (RETRIED, group({}), "registering", "attempt 3, after: no folder", True),
+    (IDLE, group({"p-slot-0": BUSY["p-slot-0"]}), "registering", None, True),
+    (IDLE, group(has_coordinator=False), "unassigned", NO_COORDINATOR, True),
+    (IDLE, group(left_out=MISSING), "unassigned", NO_TOPIC, False),
+    (IDLE, group(left_out={"p-slot-1": "a bad pattern", **MISSING}), "unassigned", "a bad pattern", False),
+    (IDLE, group(state=FAILED, reason="too many"), "unassigned", FAILS, True),
+    (IDLE, group(), "unassigned", MORE_THREADS, False),
+    (IDLE, GroupView(BUSY), "unassigned", "waits for an assignment: the group is Empty", True),
+    (SLOT, group(FREE), "unassigned", "waits for its partitions", True),
+    (SLOT, group(FREE, COMPLETING, reason="c1 is asked"), "unassigned", COMPLETES, True),
+    (SLOT, group(FREE, PREPARING, left_out=MISSING), "unassigned", NO_TOPIC, PREPARES),
+    (SLOT, group(), "fetching", None, False),
+    (SLOT, group(has_coordinator=False), "fetching", None, NO_COORDINATOR),
+    (SLOT, group(state=FAILED, reason="too many"), "fetching", None, FAILS),
+    (SLOT, group(state=PREPARING), "fetching", None, PREPARES),
+    (SLOT, group(left_out=MISSING), "fetching", NO_TOPIC, False),
+    (SLOT, group(paused="5 GiB"), "paused", "5 GiB", False),
 )
-def test_slot_has_the_state_that_it_is_in_and_the_reason(
-    status: SlotStatus, view: GroupView, state: str, reason: str | None
+"""A slot, its group, its state and the reason; and whether it is waited for, and why if that is another reason."""
+
+
+@pytest.mark.parametrize(("status", "view", "state", "reason", "late"), SLOTS)
+def test_slot_has_its_state_and_the_reason(
+    status: SlotStatus, view: GroupView, state: str, reason: str | None, late: str | bool
 ) -> None:
     (found,) = shown(view, status)
 
-    assert (found.state, found.reason) == (state, reason)
-    assert found.consumer == status.consumer
+    assert (found.state, found.reason, found.consumer) == (state, reason, status.consumer)
+    assert waits(view, status) == ({status.consumer: reason if late is True else late} if late else {})
+
+
+def waits(view: GroupView, slot: SlotStatus) -> dict[str, str | None]:
+    return {late.consumer: late.reason for late in late_slots(view, shown(view, slot))}
 
 
 def test_of_many_missing_topics_three_are_named() -> None:
@@ -109,39 +117,6 @@ def test_topics_of_a_pattern_are_not_missed() -> None:
 
 
 # ---- which slots are waited for
-
-
-def waits(view: GroupView, *slots: SlotStatus) -> dict[str, str | None]:
-    return {slot.consumer: slot.reason for slot in late_slots(view, shown(view, *(slots or (SLOT, IDLE))))}
-
-
-@pytest.mark.parametrize("change", [{}, {"left_out": MISSING}, {"paused": "5 GiB"}])
-def test_slots_with_their_partitions_in_a_stable_group_run(change: dict[str, Any]) -> None:
-    assert waits(group(**change)) == {}
-
-
-def test_slot_that_is_no_member_or_whose_job_does_not_run_is_waited_for() -> None:
-    assert waits(group({"p-slot-0": BUSY["p-slot-0"]})) == {"p-slot-1": None}
-    assert waits(group(), SLOT, replace(IDLE, state=WAITING, last_error="no folder")) == {"p-slot-1": "no folder"}
-    assert waits(group(), SLOT, SlotStatus(1, "p-slot-1")) == {"p-slot-1": None}
-
-
-@pytest.mark.parametrize(
-    ("view", "reason"),
-    [
-        (group(has_coordinator=False), NO_COORDINATOR),
-        (group(state=PREPARING, reason="why"), "waits for an assignment: the group is PreparingRebalance (why)"),
-        (group(state=FAILED, reason="why"), "the group could not be rebalanced: why"),
-        (GroupView(BUSY), "waits for an assignment: the group is Empty"),
-        (GroupView(problem="no answer"), "no answer"),
-    ],
-)
-def test_slots_wait_for_a_coordinator_and_for_a_stable_group(view: GroupView, reason: str) -> None:
-    assert waits(view) == {"p-slot-0": reason, "p-slot-1": reason}
-
-
-def test_slot_waits_for_its_partitions() -> None:
-    assert waits(group(FREE)) == {"p-slot-0": "waits for its partitions"}
 
 
 def test_text_of_slots_that_do_not_run_has_each_reason_once_with_its_slots() -> None:

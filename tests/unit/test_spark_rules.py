@@ -45,12 +45,8 @@ def test_a_pool_must_leave_room_for_the_querys_own_tasks(cluster: SparkCluster, 
     assert (cluster.refusal(slots, 0.25) is None) is has_room
 
 
-class Conf(dict[str, str]):
-    """A Spark configuration."""
-
-
 def context(master: str, **conf: str) -> Any:
-    options = Conf({name.replace("_", "."): value for name, value in conf.items()})
+    options = {name.replace("_", "."): value for name, value in conf.items()}
     return SimpleNamespace(master=master, getConf=lambda: options, defaultParallelism=8)
 
 
@@ -70,26 +66,29 @@ def test_environment_of_an_application_is_read_from_its_configuration(sc: Any, c
     assert cluster_of(sc) == cluster
 
 
-def test_an_application_that_would_kill_silent_workers_is_refused() -> None:
-    conf = {
-        "spark.python.worker.killOnIdleTimeout": "true",
-        "spark.python.worker.idleTimeoutSeconds": "30s",
-    }
-    session = SimpleNamespace(sparkContext=SimpleNamespace(getConf=lambda: conf))
-    with pytest.raises(UsageError, match="killOnIdleTimeout"):
-        context_of(session)  # type: ignore[arg-type]
-    conf["spark.python.worker.idleTimeoutSeconds"] = "0"
-    assert context_of(session) is session.sparkContext  # type: ignore[arg-type,comparison-overlap]
+IDLE = {"spark.python.worker.killOnIdleTimeout": "true", "spark.python.worker.idleTimeoutSeconds": "30s"}
+SPECULATES = {"spark.speculation": "TRUE", "spark.speculation.task.duration.threshold": "15s"}
 
 
-def test_speculation_is_refused_where_it_reaches_jobs_of_one_task() -> None:
-    conf = {"spark.speculation": "TRUE", "spark.speculation.task.duration.threshold": "15s"}
-    session = SimpleNamespace(sparkContext=SimpleNamespace(getConf=lambda: conf))
-    with pytest.raises(UsageError, match="false, or leave out the threshold"):
-        context_of(session)  # type: ignore[arg-type]
-    for harmless in ({"spark.speculation": "false"}, {"spark.speculation.task.duration.threshold": "0"}):
-        conf = {"spark.speculation": "true", "spark.speculation.task.duration.threshold": "15s"} | harmless
-        assert context_of(session) is session.sparkContext  # type: ignore[arg-type,comparison-overlap]
+@pytest.mark.parametrize(
+    ("conf", "words", "harmless"),
+    [
+        (IDLE, "killOnIdleTimeout", {"spark.python.worker.idleTimeoutSeconds": "0"}),
+        (SPECULATES, "false, or leave out the threshold", {"spark.speculation": "false"}),
+        (SPECULATES, "false, or leave out", {"spark.speculation.task.duration.threshold": "0"}),
+    ],
+    ids=["idle workers are killed", "speculation", "no threshold"],
+)
+def test_speculation_is_refused_where_it_reaches_jobs_of_one_task(
+    conf: dict[str, str], words: str, harmless: dict[str, str]
+) -> None:
+    """So are applications that would kill silent workers."""
+    conf = dict(conf)
+    session: Any = SimpleNamespace(sparkContext=SimpleNamespace(getConf=lambda: conf))
+    with pytest.raises(UsageError, match=words):
+        context_of(session)
+    conf |= harmless
+    assert context_of(session) is session.sparkContext
 
 
 def test_a_spark_connect_session_is_refused() -> None:
@@ -222,20 +221,9 @@ def test_where_a_query_starts_and_ends_is_read_and_checked() -> None:
     name = "segment-0000000007"
     assert source_config(options | {"endingSegments": name}).ending_segments == name
     for option in ("startingSegments", "endingSegments"):
-        for wrong in (
-            "",
-            "newest",
-            "7",
-            "segment-7",
-            "../x",
-            "checkpoint:",
-            "checkpoint:0",
-            "checkpoint:-1",
-            "checkpoint:x",
-        ):
-            with pytest.raises(
-                UsageError, match=f"{option} must be earliest, latest, a segment's name or checkpoint:NUMBER"
-            ):
+        words = f"{option} must be earliest, latest, a segment's name or checkpoint:NUMBER"
+        for wrong in ["", "newest", "7", "segment-7", "../x", *(f"checkpoint:{number}" for number in ("", 0, -1, "x"))]:
+            with pytest.raises(UsageError, match=words):
                 source_config(options | {option: wrong})
 
 
@@ -247,7 +235,7 @@ def test_where_a_query_starts_and_ends_is_read_and_checked() -> None:
         (
             check_stream,
             {"startingSegments": "segment-0000000007"},
-            "must be earliest, latest or checkpoint:NUMBER for a stream",
+            "must be earliest, latest or checkpoint:NUMBER for a",
         ),
         (check_stream, {"endingSegments": "segment-0000000007"}, "endingSegments is for batch reads"),
         (check_stream, {"endingSegments": "checkpoint:7"}, "endingSegments is for batch reads"),

@@ -13,6 +13,7 @@ import pytest
 from consumer.config import ConsumerConfig
 from consumer.consumer import records_of
 from consumer.errors import NoOffsetForPartition
+from consumer.logs import open_log
 from consumer.logs.base import LOG_SCHEMA, Fetch
 from consumer.membership.start_position import OffsetSpec, StartOffset, StartRule, Starts, came_later
 from consumer.spark.fetchers.config import SlotConfig
@@ -48,26 +49,13 @@ NOON_MS = 1_795_262_400_000
         ("2026-11-21T06:30:00.000-0530", OffsetSpec("timestamp", NOON_MS)),
     ],
 )
-def test_a_start_position_is_a_word_a_time_or_a_number_of_milliseconds(
-    text: str | int, place: OffsetSpec | None
-) -> None:
+def test_a_start_position_is_a_word_or_a_time(text: str | int, place: OffsetSpec | None) -> None:
     assert StartRule.parse(text, "earliest") == StartRule(place, "earliest")
 
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "",
-        "latest",
-        "Beginning",
-        "-1",
-        "1.5",
-        "2026-11-21",
-        "2026-13-21T00:00:00",
-        "1969-12-31T23:00:00Z",
-        "9" * 16,
-        "٣",
-    ],
+    ["", "latest", "Beginning", "-1", "1.5", "2026-11-21", "2026-13-21T00:00:00", "1969-12-31T23:00Z", "9" * 16, "٣"],
 )
 def test_invalid_start_position_is_refused_with_the_valid_ones(text: str) -> None:
     with pytest.raises(UsageError, match="start_position must be beginning, end, committed, or a time: 2026-"):
@@ -99,20 +87,22 @@ def test_start_position_applies_to_partitions_present_at_the_start_of_the_group(
     assert (rule.place(came_later=False), rule.place(came_later=True)) == (at_first, later)
 
 
-@pytest.mark.parametrize(
-    ("topic_id", "partition", "is_later"),
-    [("id", 0, False), ("id", 3, False), ("id", 4, True), ("another", 0, True)],
-    ids=["there", "there, the last", "added", "recreated"],
-)
-def test_partitions_missing_from_the_note_were_created_later(topic_id: str, partition: int, is_later: bool) -> None:
-    note = BegunRecord("id", frozenset(range(4))).to_bytes()
+NOTE = BegunRecord("id", frozenset(range(4))).to_bytes()
+NOTES: dict[str, tuple[bytes | None, str, int, bool]] = {
+    "there": (NOTE, "id", 0, False),
+    "there, the last": (NOTE, "id", 3, False),
+    "added": (NOTE, "id", 4, True),
+    "recreated": (NOTE, "another", 0, True),
+    "note removed by hand": (None, "id", 0, True),
+    "note of an earlier release": (b"", "id", 0, True),
+}
 
+
+@pytest.mark.parametrize(("note", "topic_id", "partition", "is_later"), NOTES.values(), ids=NOTES)
+def test_partitions_missing_from_the_note_were_created_later(
+    note: bytes | None, topic_id: str, partition: int, is_later: bool
+) -> None:
     assert came_later("where", node(note), topic_id, partition) is is_later
-
-
-@pytest.mark.parametrize("note", [None, b""], ids=["removed by hand", "of an earlier release"])
-def test_without_a_note_everything_is_read_from_its_beginning(note: bytes | None) -> None:
-    assert came_later("where", node(note), "id", 0)
 
 
 def test_a_note_that_cannot_be_read_decides_nothing() -> None:
@@ -135,22 +125,21 @@ def test_a_place_is_found_in_the_log(position: str, offset: int) -> None:
 
 @pytest.mark.parametrize("position", ["beginning", "end", "1000"])
 def test_unwritten_topic_begins_at_its_first_record(tmp_path: Path, position: str) -> None:
-    from consumer.logs import open_log
-
     starts = Starts(open_log(str(tmp_path)), StartRule.parse(position, "earliest"))
 
     assert starts.find(T0, "id", came_later=False).offset == 0
 
 
-def test_missing_offset_without_a_reset_is_an_error_with_a_remedy() -> None:
-    starts = Starts(MemoryLog(), StartRule.parse("committed", "none"))
-
-    with pytest.raises(NoOffsetForPartition, match="no offset for t-0, and auto_offset_reset is none: set one with"):
-        starts.find(T0, "id", came_later=False)
-
-    in_a_region = Starts(MemoryLog(), StartRule.parse("committed", "none"), "r")
-    with pytest.raises(NoOffsetForPartition, match="auto_offset_reset is none: choose a start with start_position"):
-        in_a_region.find(T0, "id", came_later=False)
+@pytest.mark.parametrize(
+    ("region", "words"),
+    [
+        ("", "no offset for t-0, and auto_offset_reset is none: set one with"),
+        ("r", "auto_offset_reset is none: choose a start with start_position"),
+    ],
+)
+def test_missing_offset_without_a_reset_is_an_error_with_a_remedy(region: str, words: str) -> None:
+    with pytest.raises(NoOffsetForPartition, match=words):
+        Starts(MemoryLog(), StartRule.parse("committed", "none"), region).find(T0, "id", came_later=False)
 
 
 def test_time_is_recorded_in_a_readable_format() -> None:

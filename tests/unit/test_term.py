@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from coordinator.listeners.listeners import Agenda, Event
 from coordinator.listeners.topics import Interests
+from coordinator.service import CoordinatorService, _Session
+from coordinator.term.config import CoordinatorConfig
 from coordinator.term.reading import Findings, Problems
 from coordinator.term.term import LeaseLapsed, ServerClock, Term
 from coordinator.zk.errors import EpochOver, Refused
 from coordinator.zk.lease import Lease
 from coordinator.zk.runtime import INTERVAL_S, MOST_LINES, FirstLines
-from coordinator.zk.store import Create, Delete, Node, Operation, SetData, Watch
+from coordinator.zk.store import Create, Delete, Node, Operation, SessionState, SetData, StateListener, Watch
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GROUPS, Brokers, GroupPaths
 from coordinator.zk.znodes.records import BLACK_LIST, WHITE_LIST, Registration
 from tests.property.tree import MemoryTree, MemoryTreeStore
@@ -41,20 +44,15 @@ def term(tree: MemoryTree) -> Term:
     return a_term(tree.open(), ManualRuntime(), 1, node.stat.version)
 
 
-def test_commit_succeeds_while_the_epoch_is_that_of_the_term(tree: MemoryTree, term: Term) -> None:
-    term.commit([Create(PATH, b"x")])
-
-    assert tree.data(PATH) == b"x"
-
-
 def test_a_commit_after_another_election_ends_the_term_and_writes_nothing(tree: MemoryTree, term: Term) -> None:
+    term.commit([Create("/before", b"x")])
     tree.put(COORDINATOR_EPOCH, b"2")
 
     with pytest.raises(EpochOver, match="epoch 1 is over"):
         term.commit([Create(PATH, b"x")])
     with pytest.raises(EpochOver, match="epoch 1 is over"):
         term.collect([Create(PATH, b"x")], "a test")
-    assert tree.data(PATH) is None
+    assert (tree.data("/before"), tree.data(PATH)) == (b"x", None)
 
 
 class Overloaded(FrontStore):
@@ -153,13 +151,9 @@ def test_clock_runs_from_the_election_without_being_read_for_days() -> None:
     runtime.now += 10 * 86_400
 
     assert clock.now_ms() == ELECTED_MS + 10 * 86_400_000
-
-
-def test_without_an_epoch_nothing_is_old() -> None:
-    clock = clock_of(ManualRuntime(), with_epoch=False)
-    clock.begin()
-
-    assert clock.now_ms() == 0
+    without = clock_of(runtime, with_epoch=False)
+    without.begin()
+    assert without.now_ms() == 0, "without an epoch nothing is old"
 
 
 # ---- log lines whose number others decide: the first few of a kind, then a count
@@ -345,13 +339,9 @@ def test_groups_are_known_by_topic_until_they_leave(interests: Interests) -> Non
     assert interests.consumer_groups_per_topic == {"u": {"g", "h"}}
     assert interests.groups_with_wildcard_topics == {}
 
-
-def test_removed_group_leaves_no_interest_behind(interests: Interests) -> None:
     interests.update("g", registrations("t +.*"))
-
     interests.forget("g")
-
-    assert interests.consumer_groups_per_topic == {}
+    assert interests.consumer_groups_per_topic == {"u": {"h"}}
     assert interests.groups_with_wildcard_topics == {}
 
 
@@ -380,3 +370,42 @@ def test_equal_wildcards_of_many_members_are_matched_once(interests: Interests) 
     interests.update("g", registrations("+fl.* " * 50))
 
     assert len(interests.groups_with_wildcard_topics["g"]) == 1
+
+
+# ---- health: a node is elected with its lease, or stands by with a session
+
+
+def a_node(runtime: ManualRuntime) -> CoordinatorService:
+    def unopened() -> Any:
+        raise AssertionError
+
+    return CoordinatorService(CoordinatorConfig("z:1"), unopened, runtime, {})
+
+
+def test_a_node_stands_by_while_its_session_lives() -> None:
+    node, told = a_node(runtime := ManualRuntime()), list[StateListener]()
+    assert node.unhealthy() == "no session with ZooKeeper"
+    store: Any = SimpleNamespace(negotiated_timeout_s=10.0, lost=False, add_listener=told.append)
+    node._session = _Session(store, runtime)
+    (tell,) = told
+    assert node.unhealthy() == ""
+
+    tell(SessionState.SUSPENDED)
+    runtime.now += 9
+    assert node.unhealthy() == ""
+    runtime.now += 2
+    assert node.unhealthy() == "the session with ZooKeeper is over"
+    tell(SessionState.CONNECTED)
+    assert node.unhealthy() == ""
+    store.lost = True
+    assert node.unhealthy() == "the session with ZooKeeper is over"
+
+
+def test_an_elected_node_is_at_work_while_it_holds_its_lease() -> None:
+    node, term = a_node(ManualRuntime()), cast(Any, SimpleNamespace(lease=SimpleNamespace(is_held=True)))
+    node.term = term
+    assert node.unhealthy() == ""
+
+    term.lease.is_held = False
+
+    assert node.unhealthy() == "elected, and its lease has expired"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -15,50 +15,27 @@ from coordinator.admin.groups import ShownGroup, ShownPartition
 from coordinator.admin.regions import request
 from coordinator.admin.topics import CREATED, GROWN, LEFT_ALONE, REMOVED, REPLACED, create_topic, delete_topic, planned
 from coordinator.cli.topics import exported, mismatches, readable_topics
-from coordinator.zk.errors import CoordinatorError, OutcomeUnknown, StoreError, UsageError
-from coordinator.zk.store import Delete, Node, Operation, SetData, Stat
+from coordinator.zk.errors import CoordinatorError, StoreError, UsageError
+from coordinator.zk.store import Delete, Node, SetData, Stat
 from coordinator.zk.update import TRIES, Change, update
 from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import REGIONS, Brokers, RegionPaths
 from coordinator.zk.znodes.records import Topic
 from coordinator.zk.znodes.regions import RESET, Region, RegionRequest
-from tests.property.tree import MemoryTree, MemoryTreeStore
+from tests.property.tree import MemoryTree
+from tests.support.stores import Interrupted, lost_reply, nothing
 
 PATH = "/counter"
-Hook = Callable[[int], object]
 
 
-class Disturbed(MemoryTreeStore):
-    """Calls `before` and `after` with its number at each commit; their errors take the place of the reply."""
-
-    def __init__(self, tree: MemoryTree, before: Hook | None = None, after: Hook | None = None) -> None:
-        super().__init__(tree, 1, lambda: None, 3.0)
-        self._before, self._after = before, after
-        self.commits = 0
-
-    def commit(self, operations: Sequence[Operation]) -> list[str]:
-        self.commits += 1
-        if self._before is not None:
-            self._before(self.commits)
-        made = super().commit(operations)
-        if self._after is not None:
-            self._after(self.commits)
-        return made
-
-
-def reply_lost(tree: MemoryTree, meanwhile: Callable[[], object] = lambda: None) -> Disturbed:
+def reply_lost(tree: MemoryTree, meanwhile: Callable[[], object] = nothing) -> Interrupted:
     """Loses the reply of the first commit that did happen; then `meanwhile` runs, before anything is read again."""
-
-    def lose(nth: int) -> None:
-        if nth == 1:
-            meanwhile()
-            raise OutcomeUnknown("the reply was lost")
-
-    return Disturbed(tree, after=lose)
+    return Interrupted(tree.open(), after=lambda: (meanwhile(), lost_reply()))
 
 
-def a_tree() -> MemoryTree:
+@pytest.fixture
+def tree() -> MemoryTree:
     tree = MemoryTree()
     tree.put(PATH, b"1")
     return tree
@@ -70,54 +47,43 @@ def counted(node: Node | None) -> Change[int]:
     return Change([SetData(PATH, str(number).encode(), node.stat.version)], number)
 
 
-def test_znode_changed_by_another_client_is_read_again() -> None:
-    tree = a_tree()
-
-    def disturb(nth: int) -> None:
-        if nth == 1:
-            tree.commit([SetData(PATH, b"10")], 0)
-
-    assert update(Disturbed(tree, disturb), PATH, counted) == 11
+def test_znode_changed_by_another_client_is_read_again(tree: MemoryTree) -> None:
+    assert update(Interrupted(tree.open(), lambda: tree.put(PATH, b"10")), PATH, counted) == 11
     assert tree.data(PATH) == b"11"
 
 
-def test_a_commit_whose_reply_was_lost_is_not_sent_again_once_it_has_happened() -> None:
-    tree = a_tree()
+def test_a_commit_whose_reply_was_lost_is_not_sent_again_once_it_has_happened(tree: MemoryTree) -> None:
     store = reply_lost(tree)
 
     assert update(store, PATH, counted) == 2
     assert (tree.data(PATH), store.commits) == (b"2", 1)
 
 
-def test_a_commit_that_was_lost_is_sent_again() -> None:
-    tree = a_tree()
-
-    def disturb(nth: int) -> None:
-        if nth == 1:
-            raise OutcomeUnknown("it was never sent")
-
-    assert update(Disturbed(tree, disturb), PATH, counted) == 2
+def test_a_commit_that_was_lost_is_sent_again(tree: MemoryTree) -> None:
+    assert update(Interrupted(tree.open(), lost_reply), PATH, counted) == 2
     assert tree.data(PATH) == b"2"
 
 
-def test_a_znode_that_keeps_changing_ends_the_update() -> None:
-    tree = a_tree()
-    store = Disturbed(tree, lambda nth: tree.commit([SetData(PATH, b"10")], 0))
+def test_a_znode_that_keeps_changing_ends_the_update(tree: MemoryTree) -> None:
+    store = Interrupted(tree.open())
+
+    def restless(node: Node | None) -> Change[int]:
+        tree.put(PATH, b"10")
+        return counted(node)
 
     with pytest.raises(StoreError, match="/counter keeps changing"):
-        update(store, PATH, counted)
+        update(store, PATH, restless)
     assert store.commits == TRIES
 
 
-def test_update_without_a_change_commits_nothing() -> None:
-    store = Disturbed(a_tree())
+def test_update_without_a_change_commits_nothing(tree: MemoryTree) -> None:
+    store = Interrupted(tree.open())
 
     assert update(store, PATH, lambda node: Change((), node is not None))
     assert store.commits == 0
 
 
-def test_deletion_with_a_lost_reply_leaves_a_successor_of_the_same_name_alone() -> None:
-    tree = a_tree()
+def test_deletion_with_a_lost_reply_leaves_a_successor_of_the_same_name_alone(tree: MemoryTree) -> None:
     store = reply_lost(tree, lambda: tree.put(PATH, b"1"))
 
     def removed(node: Node | None) -> Change[None]:
@@ -129,8 +95,8 @@ def test_deletion_with_a_lost_reply_leaves_a_successor_of_the_same_name_alone() 
     assert (tree.data(PATH), store.commits) == (b"1", 1)
 
 
-def test_topic_deletion_with_a_lost_reply_leaves_a_topic_created_again_alone() -> None:
-    tree, brokers = MemoryTree(), Brokers("/brokers")
+def test_topic_deletion_with_a_lost_reply_leaves_a_topic_created_again_alone(tree: MemoryTree) -> None:
+    brokers = Brokers("/brokers")
     tree.ensure(brokers.topics)
     create_topic(tree.open(), brokers, "t", 2)
     store = reply_lost(tree, lambda: create_topic(tree.open(), brokers, "t", 3))
@@ -140,8 +106,8 @@ def test_topic_deletion_with_a_lost_reply_leaves_a_topic_created_again_alone() -
     assert tree.data(brokers.topic("t")) is not None and store.commits == 1
 
 
-def test_region_request_with_a_lost_reply_is_not_sent_again_once_it_may_be_answered() -> None:
-    tree, paths = MemoryTree(), RegionPaths("r")
+def test_region_request_with_a_lost_reply_is_not_sent_again_once_it_may_be_answered(tree: MemoryTree) -> None:
+    paths = RegionPaths("r")
     tree.ensure(REGIONS)
     tree.put(paths.root, Region(groups=("g",)).to_bytes())
     store = reply_lost(tree, lambda: tree.commit([Delete(paths.request)], 0))
@@ -171,20 +137,15 @@ def plan(nodes: dict[str, Node], there: dict[str, Topic]) -> list[tuple[str, str
     return [(change.topic, change.what) for change in planned(nodes, there, "mine", Brokers())]
 
 
-def test_topics_of_the_brokers_are_created_extended_replaced_and_removed() -> None:
+def test_only_topics_of_sync_are_created_extended_replaced_and_removed() -> None:
     nodes = {name: node("id", 2, cluster="mine") for name in ("same", "grown", "another", "gone")}
+    nodes |= {"embedded": node("id", 2), "both": node("id", 2), "odd": Node(b"{", STAT)}
     there = {"same": topic("id", 2), "grown": topic("id", 3), "another": topic("id-2", 1), "new": topic("id", 1)}
+    there |= {"both": topic("other", 5), "odd": topic("id", 1)}
 
-    assert plan(nodes, there) == [("another", REPLACED), ("gone", REMOVED), ("grown", GROWN), ("new", CREATED)]
-
-
-def test_topic_not_created_by_sync_is_unchanged() -> None:
-    nodes = {"embedded": node("id", 2), "both": node("id", 2), "odd": Node(b"{", STAT)}
-
-    assert plan(nodes, {"both": topic("other", 5), "odd": topic("id", 1)}) == [
-        ("both", LEFT_ALONE),
-        ("odd", LEFT_ALONE),
-    ]
+    assert dict(plan(nodes, there)) == {
+        "another": REPLACED, "gone": REMOVED, "grown": GROWN, "new": CREATED, "both": LEFT_ALONE, "odd": LEFT_ALONE,
+    }  # fmt: skip
 
 
 def test_another_clusters_topics_are_never_touched() -> None:

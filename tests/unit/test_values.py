@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, get_args, get_origin, get_type_hints
 
 import click
 import numpy as np
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
 from consumer.cli import main as consumer_main
 from consumer.config import ConsumerConfig, Subscription
@@ -20,13 +23,15 @@ from consumer.consumer import Consumer
 from consumer.group import GroupMember
 from consumer.logs.base import MAX_TIMESTAMP_MS
 from consumer.logs.embedded.producer import PendingRecords, Producer, stored_batches
+from consumer.logs.kafka.options import kafka_options, with_sources
 from consumer.operator.consumer_operator import ConsumerOperator, Processor
 from consumer.spark.fetchers.config import SlotConfig
 from consumer.spark.fetchers.pool import slot_config, subscription_of
 from consumer.spark.source.options import SourceConfig
-from coordinator.admin.reset_offsets import ResetRequest, parse_plans
+from coordinator.admin.reset_offsets import ResetRequest
 from coordinator.cli import main as coordinator_main
 from coordinator.term.config import CoordinatorConfig
+from coordinator.zk import values
 from coordinator.zk.errors import UsageError
 from coordinator.zk.security.access import ZooKeeperAccess
 from coordinator.zk.values import MAX_NUMBER, Values, load, seconds, typed, whole
@@ -34,6 +39,7 @@ from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import Topic
 from tests.property.group_world import GroupWorld
 from tests.support.memlog import MemoryLog
+from tests.unit.test_config import refused
 
 GIVEN: dict[type[Values], dict[str, Any]] = {
     ConsumerConfig: {"zk": "zk:1", "group": "g"},
@@ -92,50 +98,6 @@ def test_constructor_environment_and_file_make_the_same_of_a_text(tmp_path: Path
     assert (made[0].session_timeout_ms, made[0].protocols) == (20_000, ("range", "sticky"))
 
 
-def test_numpy_numbers_and_paths_are_numbers_and_texts() -> None:
-    config = ConsumerConfig("zk:1", "g", session_timeout_ms=np.int64(20_000), log_dir=Path("/a"))  # type: ignore[arg-type]
-
-    assert (type(config.session_timeout_ms), config.session_timeout_ms, config.log_dir) == (int, 20_000, "/a")
-
-
-@pytest.mark.parametrize("topics", [["one"], "one", {"one": "two"}, {"one": True}, {1: 1}, None, 5])
-def test_topics_that_are_no_mapping_of_threads_are_refused(topics: Any) -> None:
-    with pytest.raises(UsageError, match="topics"):
-        Subscription(topics)
-
-
-def test_threads_of_a_topic_are_parsed() -> None:
-    assert Subscription({"one": "2"}).topics == {"one": 2}  # type: ignore[dict-item]
-
-
-@pytest.mark.parametrize("topics", ["one", 5, True])
-def test_a_pools_topics_are_a_list_or_a_mapping(topics: Any) -> None:
-    with pytest.raises(UsageError, match="topics"):
-        subscription_of(topics, None, None)
-
-
-@pytest.mark.parametrize("protocols", ["sticky,range", ["sticky", "range"], ("sticky", "range")])
-def test_a_pools_protocols_are_a_list_or_a_text_with_commas(protocols: Any) -> None:
-    given = {"zk": "zk:1", "group": "g", "log_dir": "/l", "segments_dir": "/s", "protocols": protocols}
-
-    assert slot_config(given, "p").consumer_config(0).protocols == ("sticky", "range")
-
-
-@pytest.mark.parametrize("protocols", ["jobs", ["jobs"], {"jobs": "metadata"}, None, 5])
-def test_a_members_protocols_are_a_mapping_of_bytes(protocols: Any) -> None:
-    with pytest.raises(UsageError, match="protocols"):
-        GroupMember("zk:1", "g", "jobs", protocols, lambda protocol, members: {})
-
-
-def test_a_members_options_are_parsed_or_refused_by_their_names() -> None:
-    def member(**options: Any) -> GroupMember:
-        return GroupMember("zk:1", "g", "jobs", {"jobs": b""}, lambda protocol, members: {}, **options)
-
-    member(session_timeout_ms="20000")
-    with pytest.raises(UsageError, match="session_timeout_ms"):
-        member(session_timeout_ms="soon")
-
-
 @pytest.mark.parametrize(("kind", "name", "hint"), [each for each in FIELDS if each[2] in (int, float)])
 def test_a_number_beyond_all_bounds_is_refused_by_its_name(kind: type[Values], name: str, hint: Any) -> None:
     for value in (2**70, -(2**70), str(2**70)):
@@ -143,47 +105,82 @@ def test_a_number_beyond_all_bounds_is_refused_by_its_name(kind: type[Values], n
             kind(**{**GIVEN[kind], name: value})
 
 
-def test_durations_fit_into_the_waits_and_the_messages_that_they_bound() -> None:
-    with pytest.raises(UsageError, match="session_timeout_ms must be 2147483647 or less"):
-        ConsumerConfig("zk:1", "g", session_timeout_ms=2**31)
-    with pytest.raises(UsageError, match="connect_timeout_ms must be 1000000000000 or less"):
-        CoordinatorConfig("zk:1", connect_timeout_ms=10**12 + 1)
+def member(protocols: Any = MappingProxyType({"jobs": b""}), kind: Any = "jobs", **options: Any) -> GroupMember:
+    return GroupMember("zk:1", "g", kind, protocols, lambda protocol, members: {}, **options)
 
 
-def test_an_object_with_an_index_is_a_whole_number() -> None:
-    class Index:
-        def __index__(self) -> int:
-            return 20_000
-
-    assert ConsumerConfig("zk:1", "g", session_timeout_ms=Index()).session_timeout_ms == 20_000  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("name", [5, None, b"a"])
-def test_a_name_that_is_no_text_is_refused(name: Any) -> None:
-    with pytest.raises(UsageError, match="protocol type"):
-        GroupMember("zk:1", "g", name, {"jobs": b""}, lambda protocol, members: {})
-    with pytest.raises(UsageError, match="protocol"):
-        GroupMember("zk:1", "g", "jobs", {name: b""}, lambda protocol, members: {})
-
-
-def test_operator_driven_is_a_switch() -> None:
+def operator(is_driven: Any) -> ConsumerOperator:
     config = ConsumerConfig("zk:1", "g", region="r")
+    return ConsumerOperator(config, Subscription({"t": 1}), Processor(), is_driven, source=MemoryLog())
 
-    def operator(is_driven: Any) -> ConsumerOperator:
-        return ConsumerOperator(config, Subscription({"t": 1}), Processor(), is_driven, source=MemoryLog())
 
-    assert operator("false")._defers is False
-    with pytest.raises(UsageError, match="operator_driven"):
-        operator("perhaps")
+def protocols_of_a_pool(protocols: Any) -> tuple[str, ...]:
+    given = {"zk": "zk:1", "group": "g", "log_dir": "/l", "segments_dir": "/s", "protocols": protocols}
+    return slot_config(given, "p").consumer_config(0).protocols
+
+
+class Index:
+    """An object with an index."""
+
+    def __index__(self) -> int:
+        return 20_000
+
+
+REFUSED: tuple[tuple[str, Callable[[Any], object], list[Any]], ...] = (
+    ("topics", Subscription, [["one"], "one", {"one": "two"}, {"one": True}, {1: 1}, None, 5]),
+    ("topics", lambda value: subscription_of(value, None, None), ["one", 5, True]),
+    ("protocols", member, ["jobs", ["jobs"], {"jobs": "metadata"}, None, 5]),
+    ("protocol", lambda value: member({value: b""}), [5, None, b"a"]),
+    ("protocol type", lambda value: member(kind=value), [5, None, b"a"]),
+    ("session_timeout_ms", lambda value: member(session_timeout_ms=value), ["soon"]),
+    ("operator_driven", operator, ["perhaps"]),
+    ("start_position", lambda value: typed("start_position", value, str | int), [True]),
+    (
+        "session_timeout_ms must be 2147483647 or less",
+        lambda value: ConsumerConfig("zk:1", "g", session_timeout_ms=value),
+        [2**31],
+    ),
+    (
+        "connect_timeout_ms must be 1000000000000 or less",
+        lambda value: CoordinatorConfig("zk:1", connect_timeout_ms=value),
+        [10**12 + 1],
+    ),
+)
+"""Words of a refusal, a call, and values that it refuses."""
+
+
+@pytest.mark.parametrize(("words", "call", "value"), [(*each, value) for *each, values in REFUSED for value in values])
+def test_a_value_that_a_call_does_not_take_is_refused(words: str, call: Callable[[Any], object], value: Any) -> None:
+    with pytest.raises(UsageError, match=words):
+        call(value)
+
+
+PARSED: tuple[tuple[Callable[[Any], object], Any, object], ...] = (
+    (lambda value: Subscription(value).topics, {"one": "2"}, {"one": 2}),
+    (protocols_of_a_pool, "sticky,range", ("sticky", "range")),
+    (protocols_of_a_pool, ["sticky", "range"], ("sticky", "range")),
+    (protocols_of_a_pool, ("sticky", "range"), ("sticky", "range")),
+    (lambda value: member(member="m", session_timeout_ms=value).name, "20000", "m"),
+    (lambda value: operator(value)._defers, "false", False),
+    (lambda value: ConsumerConfig("zk:1", "g", log_dir=value).log_dir, Path("/a"), "/a"),
+    (lambda value: ConsumerConfig("zk:1", "g", session_timeout_ms=value).session_timeout_ms, np.int64(20_000), 20_000),
+    (lambda value: ConsumerConfig("zk:1", "g", session_timeout_ms=value).session_timeout_ms, Index(), 20_000),
+    (lambda value: typed("start_position", value, str | int), np.int64(5), 5),
+)
+"""A call, a value, and what it is there."""
+
+
+@pytest.mark.parametrize(("call", "value", "parsed"), PARSED)
+def test_a_value_of_a_call_is_parsed(call: Callable[[Any], object], value: Any, parsed: object) -> None:
+    found = call(value)
+
+    assert (found, type(found)) == (parsed, type(parsed))
 
 
 def test_each_type_of_a_field_has_its_parser() -> None:
     unparsed = [(name, hint) for _, name, hint in FIELDS if not get_args(hint) and hint not in OF_ANOTHER_TYPE]
 
     assert unparsed == []
-    assert typed("start_position", np.int64(5), str | int) == 5
-    with pytest.raises(UsageError, match="start_position"):
-        typed("start_position", True, str | int)
 
 
 # ---- offsets and times: any whole number from 0 to a bound, also numpy's; what is none is refused with the bound
@@ -256,9 +253,7 @@ def test_a_partition_or_a_size_of_a_producer_is_a_whole_number(value: object, tm
 
 @pytest.mark.parametrize("value", ["soon", None, float("nan"), True, 2**70], ids=repr)
 def test_a_poll_takes_numbers_only(value: object) -> None:
-    member = GroupMember("tree", "g", "jobs", {"jobs": b""}, lambda protocol, members: {})
-
-    for polling in (consumer(), member):
+    for polling in (consumer(), member()):
         with pytest.raises(UsageError, match="timeout_ms"):
             polling.poll(value)  # type: ignore[arg-type]
     if value is not None:
@@ -268,13 +263,6 @@ def test_a_poll_takes_numbers_only(value: object) -> None:
 
 def test_a_poll_without_a_limit_waits_as_long_as_a_thread_can() -> None:
     assert seconds(math.inf) == 10**9 <= threading.TIMEOUT_MAX
-
-
-def test_an_offset_in_a_file_of_a_reset_is_bounded(tmp_path: Path) -> None:
-    assert parse_plans(f"t,0,{MAX_NUMBER}\n", ["g"]) == {"g": {T0: MAX_NUMBER}}
-    for offset in ("-1", "9223372036854775808"):
-        with pytest.raises(UsageError, match="line 1"):
-            parse_plans(f"t,0,{offset}\n", ["g"])
 
 
 @pytest.mark.parametrize("value", [0, np.int64(7), np.uint8(7), MAX_NUMBER])
@@ -308,3 +296,113 @@ def test_no_option_of_a_command_takes_seconds_that_no_wait_takes() -> None:
             with pytest.raises(click.BadParameter):
                 one.type.convert(value, one, None)
                 pytest.fail(f"{name} {one.name} takes {value}")
+
+
+# ---- a message says where a value is from; what Kubernetes writes for a Service is no value
+
+
+LINKS = {
+    "ZK_GROUP_METRICS_PORT": "tcp://10.0.0.1:9400",
+    "ZK_GROUP_METRICS_PORT_9400_TCP": "tcp://10.0.0.1:9400",
+    "ZK_GROUP_METRICS_PORT_9400_TCP_ADDR": "10.0.0.1",
+    "ZK_GROUP_METRICS_SERVICE_HOST": "10.0.0.1",
+    "ZK_GROUP_METRICS_SERVICE_PORT": "9400",
+    "ZK_GROUP_KAFKA_PORT": "tcp://10.0.0.2:9092",
+    "ZK_GROUP_KAFKA_PORT_9092_TCP": "tcp://10.0.0.2:9092",
+    "ZK_GROUP_KAFKA_PORT_9092_TCP_ADDR": "10.0.0.2",
+    "ZK_GROUP_KAFKA_PORT_9092_TCP_PORT": "9092",
+    "ZK_GROUP_KAFKA_PORT_9092_TCP_PROTO": "tcp",
+    "ZK_GROUP_KAFKA_SERVICE_HOST": "10.0.0.2",
+    "ZK_GROUP_KAFKA_SERVICE_PORT": "9092",
+    "ZK_GROUP_KAFKA_SERVICE_PORT_CLIENTS": "9092",
+    "ZK_GROUP_KAFKA_UI_SERVICE_HOST": "10.0.0.3",
+}
+
+
+@pytest.fixture(autouse=True)
+def unwarned() -> None:
+    values._warn.cache_clear()
+
+
+def test_a_value_of_the_environment_is_refused_with_its_variable() -> None:
+    message = refused(CoordinatorConfig, {"zk": "zk:1"}, ZK_GROUP_METRICS_PORT="http")
+
+    assert message == "metrics_port must be a whole number, not 'http' (metrics_port from ZK_GROUP_METRICS_PORT)"
+
+
+def test_a_value_of_a_file_is_refused_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text('# a node\nzk = "zk:1"\n\nsession_timeout_ms = 50\nsession_timeout = 1\n')
+    assert f"{file} has an unknown option 'session_timeout' in line 5" in refused(CoordinatorConfig, {}, file)
+
+    file.write_text('# a node\nzk = "zk:1"\n\nsession_timeout_ms = 50\n')
+    assert refused(CoordinatorConfig, {}, file).endswith(f"(session_timeout_ms from {file}, line 4)")
+
+
+def test_a_rule_of_two_values_names_where_both_are_from(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text("channel_retention_ms = 1000\n")
+
+    with pytest.raises(UsageError) as raised:
+        options = {"zk": "zk:1", "session_timeout_ms": 4000}
+        load(CoordinatorConfig, options, file, {}, is_command=True)
+
+    assert f"channel_retention_ms from {file}, line 1" in str(raised.value)
+    assert "session_timeout_ms from --session-timeout-ms" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("GROUP", "a/b"), ("CONSUMER", ".."), ("ZK", "zk:1/a,zk:2/a"), ("PROTOCOLS", "a/b"), ("START_POSITION", "soon")],
+)
+def test_a_name_and_servers_are_refused_with_their_variable(variable: str, value: str) -> None:
+    given = {"zk": "zk:1", "group": "g"}
+    options = {name: text for name, text in given.items() if name != variable.lower()}
+
+    message = refused(ConsumerConfig, options, **{f"ZK_GROUP_{variable}": value})
+
+    assert message.endswith(f"({variable.lower()} from ZK_GROUP_{variable})")
+
+
+def test_a_keyword_in_python_is_refused_by_its_name_alone() -> None:
+    assert (
+        refused(CoordinatorConfig, {"zk": "zk:1", "metrics_port": -1}) == "metrics_port must be from 0 (off) to 65535"
+    )
+
+
+def test_an_option_of_librdkafka_is_refused_with_its_variable() -> None:
+    env = {"ZK_GROUP_KAFKA_GROUP_ID": "mine", "ZK_GROUP_KAFKA_NO_SUCH": "1"}
+
+    with pytest.raises(UsageError, match=r"kafka.group.id cannot .* \(group.id from ZK_GROUP_KAFKA_GROUP_ID\)"):
+        kafka_options({}, env)
+    with pytest.raises(UsageError) as raised:
+        kafka_options({"group.id": "mine"}, env)
+    assert "ZK_GROUP" not in str(raised.value)
+    refusal = 'No such configuration property: "no.such"'
+    assert with_sources(refusal, env=env) == f"{refusal} (no.such from ZK_GROUP_KAFKA_NO_SUCH)"
+
+
+def test_what_kubernetes_writes_for_a_service_is_ignored_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        config = load(CoordinatorConfig, {"zk": "zk:1"}, env=LINKS)
+        assert config.metrics_port == 0
+        assert kafka_options({}, LINKS) == kafka_options({}, {})
+
+    warned = [message for message in caplog.messages if "variable=ZK_GROUP_METRICS_PORT " in message]
+    assert len(warned) == 1 and "Kubernetes" in warned[0]
+    assert {record.levelno for record in caplog.records} == {logging.WARNING}
+    assert len(caplog.messages) == len(set(caplog.messages)) == 10
+
+
+def test_a_port_and_a_kerberos_service_of_the_user_are_values() -> None:
+    config = load(ConsumerConfig, {"zk": "zk:1", "group": "g"}, env={"ZK_GROUP_METRICS_PORT": "9400"})
+    assert config.metrics_port == 9400
+
+    options = kafka_options({}, {"ZK_GROUP_KAFKA_SASL_KERBEROS_SERVICE_NAME": "kafka"})
+    assert options["sasl.kerberos.service.name"] == "kafka"
+
+
+def test_consumer_command_starts_beside_a_service_of_metrics() -> None:
+    done = CliRunner().invoke(consumer_main, ["run", "--zk", "zk:1", "--group", "g", "--topics", "t"], env=LINKS)
+
+    assert "name the log to read" in done.output

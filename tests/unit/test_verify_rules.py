@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -43,197 +44,158 @@ def wrong(group: ShownGroup, topics: dict[str, Topic] = TOPICS) -> list[str]:
     return [str(problem) for problem in problems(group, topics)]
 
 
-def test_group_with_an_owner_for_every_partition_is_correct() -> None:
-    assert wrong(WHOLE) == []
+def of(*members: ShownMember, owners: tuple[ShownPartition, ...] = WHOLE.partitions, **state: Any) -> ShownGroup:
+    """A Stable group of these members; of that of `WHOLE`, if none are given."""
+    return ShownGroup("g", GroupState(STABLE, **state), members or WHOLE.members, owners)
 
 
-def test_group_without_members_has_no_findings() -> None:
-    assert wrong(ShownGroup("g", GroupState(), (), (ShownPartition(T0, "id", None, None, 5),))) == []
+def with_owner(second: ShownPartition) -> ShownGroup:
+    return of(owners=(owned(T0), second))
 
 
-@pytest.mark.parametrize(
-    ("partition", "words"),
-    [
-        (replace(owned(T1), thread=None, consumer=None, incarnation=None), "no owner"),
-        (owned(T1, "d-0", "d"), "its owner d-0 is of no live member"),
-        (owned(T1, "c-1", life="earlier"), "its owner c-1 is of an earlier incarnation of c"),
-        (owned(T1, "c-2"), "its owner c-2 is not among the 2 threads that c registered"),
-        (owned(T1, "other"), "its owner other is not among the 2 threads that c registered"),
-    ],
-)
-def test_unexpected_owner_is_a_finding(partition: ShownPartition, words: str) -> None:
-    assert wrong(replace(WHOLE, partitions=(owned(T0), partition))) == [f"t-1: {words}"]
+def joined_by(other: ShownMember) -> ShownGroup:
+    return of(*WHOLE.members, other)
 
 
-def test_unsubscribed_owner_is_a_finding() -> None:
-    other = member("d", T1, topic="u")
-    group = ShownGroup("g", GroupState(STABLE), (member("c", T0), other), (owned(T0), owned(T1, "d-0", "d")))
-
-    assert wrong(group, {**TOPICS, "u": Topic("u", "id", ())}) == [
-        "t-1: its owner d-0 has not subscribed to the topic",
-        "u: the topic has no partitions",
-    ]
+def odd(registration: str, channel: str) -> ShownGroup:
+    return joined_by(ShownMember("odd", Registration(registration, {"t": 1}), Channel(channel), ()))
 
 
-def test_owner_that_does_not_run_its_partition_is_a_finding() -> None:
-    assert wrong(replace(WHOLE, members=(member("c", T0),))) == ["t-1: its owner c-1 does not run it"]
+def led(left_out: dict[str, str] | None = None, target: frozenset[TopicPartition] = frozenset()) -> dict[str, Any]:
+    """The state of a group that a leader assigns, topic `t` in its answer."""
+    return {
+        "topics": {"t": "id"}, "client": ClientSide("consumer", "ask-0000000001"), "left_out": left_out or {},
+        "target": {"c": Target("life", {"c-0": target})},
+    }  # fmt: skip
 
 
-def test_partition_of_an_earlier_topic_of_the_name_is_a_finding() -> None:
-    found = wrong(WHOLE, {"t": Topic("t", "new", (0, 1))})
+T2 = Topic("t", "id", (0, 1, 2))
+HALF = (owned(T0),)
+WILD = replace(WHOLE.members[0], registration=Registration("life", {"t.*": 2}, WHITE_LIST))
+OF_BOTH = replace(member("c", T0), registration=Registration("life", {"t": 2, "u": 1}))
+LEFT_OUT = {"t-1": "its consumer's session holds all", "u": "no such topic (yet)", "d": "evicted: stuck"}
+AWAY = {"c": Target("life", {"c-0": frozenset([T0])}), "away": Target("life", {"away-0": frozenset([T1])})}
+MARK = Mark("d", "life", frozenset([T1]), 500, "evicted: stuck")
+ASSIGNED = {"c": Target("life", {"c-0": frozenset([T0]), "c-1": frozenset([T1])})}
+LED_ALL = led(target=frozenset([T0, T1]))
+LED = ShownMember("c", Registration("life", {}, CLIENT), WHOLE.members[0].channel, ())
+WHY = "leader c assigns partitions 1 to no member (lag)"
+FINDINGS: dict[str, tuple[ShownGroup, dict[str, Topic], list[str]]] = {
+    "group with an owner for every partition is correct": (WHOLE, {}, []),
+    "group without members has no findings": (
+        ShownGroup("g", GroupState(), (), (ShownPartition(T0, "id", None, None, 5),)), {}, [],
+    ),
+    "no owner": (with_owner(replace(owned(T1), thread=None, consumer=None, incarnation=None)), {}, ["t-1: no owner"]),
+    "owner of no live member": (with_owner(owned(T1, "d-0", "d")), {}, ["t-1: its owner d-0 is of no live member"]),
+    "owner of an earlier incarnation": (
+        with_owner(owned(T1, "c-1", life="earlier")), {}, ["t-1: its owner c-1 is of an earlier incarnation of c"],
+    ),
+    "owner is a thread too many": (
+        with_owner(owned(T1, "c-2")), {}, ["t-1: its owner c-2 is not among the 2 threads that c registered"],
+    ),
+    "owner has another's name": (
+        with_owner(owned(T1, "other")), {}, ["t-1: its owner other is not among the 2 threads that c registered"],
+    ),
+    "owner that has not subscribed": (
+        of(member("c", T0), member("d", T1, topic="u"), owners=(owned(T0), owned(T1, "d-0", "d"))),
+        {"u": Topic("u", "id", ())},
+        ["t-1: its owner d-0 has not subscribed to the topic", "u: the topic has no partitions"],
+    ),
+    "owner that does not run its partition": (of(member("c", T0)), {}, ["t-1: its owner c-1 does not run it"]),
+    "partitions of an earlier topic of the name": (
+        WHOLE, {"t": Topic("t", "new", (0, 1))},
+        [f"t-{n}: its owner c-{n} runs it with another topic id" for n in (0, 1)],
+    ),
+    "new partition without an owner": (WHOLE, {"t": T2}, ["t-2: no owner"]),
+    "wildcard selects an existing topic": (of(WILD), {}, []),
+    "wildcard selects a new topic and no other": (
+        of(WILD), {"tt": Topic("tt", "id", (0,)), "u": Topic("u", "id", (0,))}, ["tt-0: no owner"],
+    ),
+    "left out by the coordinator, with its reason": (
+        of(OF_BOTH, owners=HALF, left_out=LEFT_OUT), {}, [f"{what}: {why}" for what, why in LEFT_OUT.items()],
+    ),
+    "no owner, and its assigned member": (
+        of(member("c", T0), owners=HALF, target=AWAY), {}, ["t-1: no owner: it is assigned to away"],
+    ),
+    "waits for a lease, and its holder": (
+        of(member("c", T0), owners=HALF, marks=(MARK,)), {},
+        ["t-1: no owner: it waits for the lease of d (evicted: stuck)"],
+    ),
+    "member without a channel": (
+        joined_by(replace(member("d"), channel=None)), {}, ["d: its channel is missing or cannot be read"],
+    ),
+    "member whose incarnation is over": (
+        joined_by(replace(member("d"), channel=Channel("life", ended="evicted"))), {},
+        ["d: it is registered, but its incarnation is over: evicted"],
+    ),
+    "member with another's channel": (
+        joined_by(replace(member("d"), channel=Channel("other"))), {},
+        ["d: it is registered, but its channel is another incarnation's"],
+    ),
+    "owners outside all subscriptions": (
+        of(owners=(*WHOLE.partitions, owned(TopicPartition("t", 9)), owned(TopicPartition("u", 0)))), {},
+        ["t-9: c-0 owns it, and its topic has no such partition",
+         "u-0: c-0 owns it, and no member subscribes to its topic"],
+    ),
+    "topics under client-side assignment are those of the leader": (
+        of(LED, owners=(owned(T0), owned(T1)), **LED_ALL), {}, [],
+    ),
+    "no owner under client-side assignment": (
+        of(LED, owners=HALF, **LED_ALL), {}, ["t-1: no owner: it is assigned to c"],
+    ),
+    "unexpected owner under client-side assignment": (
+        of(LED, owners=(owned(T0), owned(T1, "d-0", "d")), **LED_ALL), {}, ["t-1: its owner d-0 is of no live member"],
+    ),
+    "left out by a leader, with the coordinator's reason": (
+        of(owners=HALF, **led({"t": WHY}, frozenset([T0]))), {}, [f"t-1: {WHY}", f"t: {WHY}"],
+    ),
+    "owner in the way of no live member, and its session": (
+        with_owner(replace(owned(T1, "d-0", "d"), session=0x1A)), {},
+        ["t-1: its owner d-0 is of no live member: session 0x1a holds the znode, which keeps others from the "
+         "partition"],
+    ),
+    "persistent owner in the way": (
+        with_owner(replace(owned(T1, "c-1", life="earlier"), session=0)), {},
+        ["t-1: its owner c-1 is of an earlier incarnation of c: the znode is persistent, so no session's end removes "
+         "it, and it keeps others from the partition"],
+    ),
+    "unreadable owner in the way, and its session": (
+        with_owner(ShownPartition(T1, None, None, None, None, session=0x2B)), {},
+        ["t-1: an owner znode that cannot be read is in the way: session 0x2b holds the znode, which keeps others from "
+         "the partition"],
+    ),
+    "owners are those of the state": (of(target=ASSIGNED), {}, []),
+    "owner differs from that in the state": (
+        of(owners=(owned(T0), owned(T1, "c-0")), target=ASSIGNED), {},
+        ["t-1: its owner is c-0, and the state assigns it to c-1"],
+    ),
+    "owner differs from that in the state of a rebalance": (
+        replace(WHOLE, state=GroupState(PREPARING, target=ASSIGNED), partitions=(owned(T0), owned(T1, "c-0"))), {}, [],
+    ),
+    "owner of what the state does not assign": (
+        of(target={"c": Target("life", {"c-0": frozenset([T0])})}), {},
+        ["t-1: its owner is c-1, and the state does not assign it"],
+    ),
+    "two empty incarnations": (odd("", ""), {}, ["odd: it is registered, but the incarnation in its channel is empty"]),
+    "empty incarnation in ids": (
+        odd("", "life"), {}, ["odd: it is registered, but the incarnation in its ids is empty"],
+    ),
+    "empty incarnation in a channel": (
+        odd("life", ""), {}, ["odd: it is registered, but the incarnation in its channel is empty"],
+    ),
+}  # fmt: skip
+"""A group, topics beside `TOPICS` (or in their place), and what is found."""
 
-    assert found == [f"t-{n}: its owner c-{n} runs it with another topic id" for n in (0, 1)]
 
-
-def test_new_partition_without_an_owner_is_a_finding() -> None:
-    assert wrong(WHOLE, {"t": Topic("t", "id", (0, 1, 2))}) == ["t-2: no owner"]
-
-
-def test_wildcard_selects_existing_topics() -> None:
-    registration = Registration("life", {"t.*": 2}, WHITE_LIST)
-    group = replace(WHOLE, members=(replace(WHOLE.members[0], registration=registration),))
-
-    assert wrong(group) == []
-    assert wrong(group, {**TOPICS, "tt": Topic("tt", "id", (0,)), "u": Topic("u", "id", (0,))}) == ["tt-0: no owner"]
-
-
-def test_partition_left_out_by_the_coordinator_is_reported_with_its_reason() -> None:
-    state = GroupState(
-        STABLE, left_out={"t-1": "its consumer's session holds all", "u": "no such topic (yet)", "d": "evicted: stuck"}
-    )
-    members = (replace(member("c", T0), registration=Registration("life", {"t": 2, "u": 1})),)
-
-    found = wrong(ShownGroup("g", state, members, (owned(T0),)))
-
-    assert found == ["t-1: its consumer's session holds all", "u: no such topic (yet)", "d: evicted: stuck"]
-
-
-def test_partition_without_an_owner_is_reported_with_its_assigned_member() -> None:
-    target = {"c": Target("life", {"c-0": frozenset([T0])}), "away": Target("life", {"away-0": frozenset([T1])})}
-    group = ShownGroup("g", GroupState(STABLE, target=target), (member("c", T0),), (owned(T0),))
-
-    assert wrong(group) == ["t-1: no owner: it is assigned to away"]
-
-
-def test_partition_that_waits_for_a_lease_is_reported_with_its_holder() -> None:
-    mark = Mark("d", "life", frozenset([T1]), 500, "evicted: stuck")
-    group = ShownGroup("g", GroupState(STABLE, marks=(mark,)), (member("c", T0),), (owned(T0),))
-
-    assert wrong(group) == ["t-1: no owner: it waits for the lease of d (evicted: stuck)"]
-
-
-@pytest.mark.parametrize(
-    ("channel", "words"),
-    [
-        (None, "its channel is missing or cannot be read"),
-        (Channel("life", ended="evicted"), "it is registered, but its incarnation is over: evicted"),
-        (Channel("other"), "it is registered, but its channel is another incarnation's"),
-    ],
-)
-def test_member_without_a_live_channel_is_a_finding(channel: Channel | None, words: str) -> None:
-    group = replace(WHOLE, members=(*WHOLE.members, replace(member("d"), channel=channel)))
-
-    assert wrong(group) == [f"d: {words}"]
+@pytest.mark.parametrize(("group", "topics", "found"), FINDINGS.values(), ids=FINDINGS)
+def test_findings_of_a_group(group: ShownGroup, topics: dict[str, Topic], found: list[str]) -> None:
+    assert wrong(group, TOPICS | topics) == found
 
 
 def test_unreadable_pattern_is_a_finding() -> None:
-    bad = replace(member("d"), registration=Registration("life", {"(": 1}, WHITE_LIST))
-
-    (found,) = wrong(replace(WHOLE, members=(*WHOLE.members, bad)))
+    (found,) = wrong(joined_by(replace(member("d"), registration=Registration("life", {"(": 1}, WHITE_LIST))))
 
     assert found.startswith("d: the pattern '(' does not compile")
-
-
-def test_owner_outside_all_subscriptions_is_a_finding() -> None:
-    group = replace(WHOLE, partitions=(*WHOLE.partitions, owned(TopicPartition("t", 9)), owned(TopicPartition("u", 0))))
-
-    assert wrong(group) == [
-        "t-9: c-0 owns it, and its topic has no such partition",
-        "u-0: c-0 owns it, and no member subscribes to its topic",
-    ]
-
-
-def led(left_out: dict[str, str] | None = None, target: frozenset[TopicPartition] = frozenset()) -> GroupState:
-    """A group that a leader assigns, topic `t` in its answer."""
-    return GroupState(
-        STABLE, topics={"t": "id"}, client=ClientSide("consumer", "ask-0000000001"), left_out=left_out or {},
-        target={"c": Target("life", {"c-0": target})},
-    )  # fmt: skip
-
-
-def test_topics_under_client_side_assignment_are_those_of_the_leader() -> None:
-    wildcard = ShownMember("c", Registration("life", {}, CLIENT), WHOLE.members[0].channel, ())
-    owners = (owned(T0), owned(T1))
-    group = replace(WHOLE, state=led(target=frozenset([T0, T1])), members=(wildcard,), partitions=owners)
-
-    assert wrong(group) == []
-    assert wrong(replace(group, partitions=(owned(T0),))) == ["t-1: no owner: it is assigned to c"]
-    assert wrong(replace(group, partitions=(owned(T0), owned(T1, "d-0", "d")))) == [
-        "t-1: its owner d-0 is of no live member"
-    ]
-
-
-def test_partition_left_out_by_a_leader_is_a_finding_with_the_coordinators_reason() -> None:
-    why = "leader c assigns partitions 1 to no member (lag)"
-    group = replace(WHOLE, state=led({"t": why}, frozenset([T0])), partitions=(owned(T0),))
-
-    assert wrong(group) == [f"t-1: {why}", f"t: {why}"]
-
-
-# ---- owners that nobody runs, and owners that differ from the state
-
-
-@pytest.mark.parametrize(
-    ("shown", "why"),
-    [
-        (
-            replace(owned(T1, "d-0", "d"), session=0x1A),
-            "its owner d-0 is of no live member: session 0x1a holds the znode, which keeps others from the partition",
-        ),
-        (
-            replace(owned(T1, "c-1", life="earlier"), session=0),
-            "its owner c-1 is of an earlier incarnation of c: the znode is persistent, so no session's end removes it, "
-            "and it keeps others from the partition",
-        ),
-        (
-            ShownPartition(T1, None, None, None, None, session=0x2B),
-            "an owner znode that cannot be read is in the way: session 0x2b holds the znode, which keeps others from "
-            "the partition",
-        ),
-    ],
-)
-def test_owner_in_the_way_is_shown_with_the_session_that_holds_it(shown: ShownPartition, why: str) -> None:
-    assert wrong(replace(WHOLE, partitions=(owned(T0), shown))) == [f"t-1: {why}"]
-
-
-def test_owners_of_a_stable_group_are_compared_with_its_target() -> None:
-    threads = {"c-0": frozenset([T0]), "c-1": frozenset([T1])}
-    stable = replace(WHOLE, state=GroupState(STABLE, target={"c": Target("life", threads)}))
-    assert wrong(stable) == []
-
-    changed = replace(stable, partitions=(owned(T0), owned(T1, "c-0")))
-    assert wrong(changed) == ["t-1: its owner is c-0, and the state assigns it to c-1"]
-    assert wrong(replace(changed, state=replace(changed.state, state=PREPARING))) == []
-
-    fewer = replace(stable.state, target={"c": Target("life", {"c-0": frozenset([T0])})})
-    assert wrong(replace(stable, state=fewer)) == ["t-1: its owner is c-1, and the state does not assign it"]
-
-
-# ---- registrations that do not fit their channels
-
-
-@pytest.mark.parametrize(
-    ("registration", "channel", "why"),
-    [
-        ("", "", "it is registered, but the incarnation in its channel is empty"),
-        ("", "life", "it is registered, but the incarnation in its ids is empty"),
-        ("life", "", "it is registered, but the incarnation in its channel is empty"),
-    ],
-)
-def test_empty_incarnation_is_a_finding(registration: str, channel: str, why: str) -> None:
-    odd = ShownMember("odd", Registration(registration, {"t": 1}), Channel(channel), ())
-
-    assert wrong(replace(WHOLE, members=(*WHOLE.members, odd))) == [f"odd: {why}"]
 
 
 # ---- `segments verify`: damaged files, and files without a segment

@@ -191,38 +191,28 @@ def test_every_record_is_written_with_all_of_its_fields() -> None:
             assert any(getattr(each, field) != default for each in of_kind), f"{name}.{field} is always left out"
 
 
-@pytest.mark.parametrize(
-    ("path", "shown"),
-    [
-        (paths.ACL_POLICY, "/consumers/acl"),
-        (PATHS.acl, ".../[group]/acl"),
-        (paths.COORDINATOR, "/consumers/coordinator"),
-        (paths.COORDINATOR_EPOCH, "/consumers/coordinator_epoch"),
-        (paths.DRILL, "/consumers/drill"),
-        (f"{paths.NODES}/[session]", "/consumers/nodes/[session]"),
-        (paths.PAUSED, "/consumers/paused"),
-        (PATHS.request, ".../[group]/request"),
-        (paths.Brokers().topic("[topic]"), "/brokers/topics/[topic]"),
-        (PATHS.state, ".../[group]/state"),
-        (PATHS.id("[consumer]"), ".../[group]/ids/[consumer]"),
-        (PATHS.channel("[consumer]"), ".../[group]/channel/[consumer]"),
-        (PATHS.command("[consumer]", "command-[seq]"), ".../[group]/channel/[consumer]/command-[seq]"),
-        (PATHS.owners + "/[topic]/[partition]", ".../[group]/owners/[topic]/[partition]"),
-        (PATHS.offsets + "/[topic]/[partition]", ".../[group]/offsets/[topic]/[partition]"),
-        (PATHS.segments, ".../[group]/segments"),
-        (PATHS.segment("segment-[seq]"), ".../[group]/segments/segment-[seq]"),
-        (PATHS.queries, ".../[group]/queries"),
-        (PATHS.query("[query]"), ".../[group]/queries/[query]"),
-        (PATHS.pools, ".../[group]/pools"),
-        (PATHS.pool("[pool]"), ".../[group]/pools/[pool]"),
-        (PATHS.history + "/rebalance-[generation]", ".../[group]/history/rebalance-[generation]"),
-        (PATHS.sync, ".../[group]/sync"),
-        (PATHS.ask(ASK), ".../[group]/sync/ask-[number]"),
-        (PATHS.member_answer(ASK, "[consumer]"), ".../[group]/sync/ask-[number]/member-[consumer]"),
-        (PATHS.answer(ASK), ".../[group]/sync/ask-[number]/answer"),
-        (PATHS.sync_request, ".../[group]/sync_request"),
-    ],
-)
+SHOWN = (
+    "/consumers/acl", "/consumers/coordinator", "/consumers/coordinator_epoch", "/consumers/drill", "/consumers/paused",
+    "/consumers/nodes/[session]", "/brokers/topics/[topic]",
+    *(f".../[group]/{name}" for name in (
+        "acl", "request", "state", "ids/[consumer]", "channel/[consumer]", "channel/[consumer]/command-[seq]",
+        "owners/[topic]/[partition]", "offsets/[topic]/[partition]", "segments", "segments/segment-[seq]", "queries",
+        "queries/[query]", "pools", "pools/[pool]", "history/rebalance-[generation]", "sync", "sync/ask-[number]",
+        "sync/ask-[number]/member-[consumer]", "sync/ask-[number]/answer", "sync_request",
+    )),
+)  # fmt: skip
+OF_CODE = (
+    paths.ACL_POLICY, paths.COORDINATOR, paths.COORDINATOR_EPOCH, paths.DRILL, paths.PAUSED,
+    f"{paths.NODES}/[session]", paths.Brokers().topic("[topic]"),
+    PATHS.acl, PATHS.request, PATHS.state, PATHS.id("[consumer]"), PATHS.channel("[consumer]"),
+    PATHS.command("[consumer]", "command-[seq]"), PATHS.owners + "/[topic]/[partition]",
+    PATHS.offsets + "/[topic]/[partition]", PATHS.segments, PATHS.segment("segment-[seq]"), PATHS.queries,
+    PATHS.query("[query]"), PATHS.pools, PATHS.pool("[pool]"), PATHS.history + "/rebalance-[generation]", PATHS.sync,
+    PATHS.ask(ASK), PATHS.member_answer(ASK, "[consumer]"), PATHS.answer(ASK), PATHS.sync_request,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "shown"), list(zip(OF_CODE, SHOWN, strict=True)), ids=SHOWN)
 def test_every_path_is_in_the_documents_table(path: str, shown: str) -> None:
     assert path.replace("/consumers/groups/[group]/", ".../[group]/") == shown
     assert f"| `{shown}` |" in DOCUMENT
@@ -393,15 +383,9 @@ def test_parents_of_a_group_are_in_order_of_creation() -> None:
         ("command-0000000012", 12),
         ("segment-2147483647", 2**31 - 1),
         ("segment--2147483648", -(2**31)),
+        *((name, None) for name in ("", "command", "command-", "command-1", "command-00000000001")),
+        *((name, None) for name in ("command-000000000x", "command-" + "\u0661" * 10)),
     ],
 )
-def test_the_number_that_zookeeper_appended_is_read(name: str, number: int) -> None:
+def test_the_number_that_zookeeper_appended_is_read(name: str, number: int | None) -> None:
     assert paths.sequence(name) == number
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["", "command", "command-", "command-1", "command-00000000001", "command-000000000x", "command-" + "\u0661" * 10],
-)
-def test_a_name_that_zookeeper_did_not_number_has_no_number(name: str) -> None:
-    assert paths.sequence(name) is None

@@ -35,6 +35,11 @@ def life() -> Life:
     return life
 
 
+def raw(life: Life) -> Any:
+    """The channel's data."""
+    return json.loads(life.world.tree.data(PATHS.channel("a")) or b"")
+
+
 def step(title: str) -> str:
     """A numbered rule of the document, on one line."""
     found = re.search(rf"^\d+\. \*\*{re.escape(title)}\*\*(.*?)(?=^\d+\. |^#|^\n)", DOCUMENT, re.MULTILINE | re.DOTALL)
@@ -66,7 +71,7 @@ def test_a_registration_writes_the_channel_that_the_rule_describes(life: Life) -
         '(`epoch` and `generation` 0, `command` "", `running` and `topics` empty, `ended` null, no other field)' in rule
     )
 
-    data = json.loads(life.world.tree.data(PATHS.channel("a")) or b"")
+    data = raw(life)
 
     assert data.pop("incarnation")
     assert data == {
@@ -108,24 +113,15 @@ def settled(partitions: int) -> Life:
     return life
 
 
-def test_a_stop_removes_no_owner_znode_that_is_missing(stable: Life) -> None:
+def test_a_stop_removes_existing_owners_and_creates_a_missing_offset(stable: Life) -> None:
     assert "an owner znode that is missing is not removed" in DOCUMENT
-    stable.world.tree.commit([Delete(PATHS.owner("t", 1))], 0)
-
-    stop_everything(stable)
-
-    assert (stable.commands, dict(stable.world.channels()["a"].running)) == ([], {})
-    assert stable.world.owners() == frozenset()
-
-
-def test_a_stop_creates_an_offset_that_is_missing_and_sets_one_that_exists(stable: Life) -> None:
     assert "an offset is set where there is one and otherwise created" in DOCUMENT
     stable.member.advance({T0: 5, T1: 7})
-    stable.world.tree.commit([Delete(PATHS.offset("t", 1))], 0)
+    stable.world.tree.commit([Delete(PATHS.owner("t", 0)), Delete(PATHS.offset("t", 1))], 0)
 
     stop_everything(stable)
 
-    assert stable.commands == []
+    assert (stable.commands, raw(stable)["running"], stable.world.owners()) == ([], {}, frozenset())
     assert (stable.offset(T0), stable.offset(T1)) == (5, 7)
 
 
@@ -140,6 +136,7 @@ def test_the_end_reads_owners_and_offsets_before_its_only_try(stable: Life) -> N
     assert (channel.ended, channel.error, dict(channel.running)) == ("left", "", {})
     assert (stable.offset(T0), stable.offset(T1)) == (5, 7)
     assert stable.world.tree.data(PATHS.id("a")) is None
+    assert (stable.world.owners(), stable.held.notified[-1]) == (frozenset(), "revoked")
 
 
 def test_partitions_of_one_multi_are_as_many_as_the_document_says() -> None:
@@ -207,11 +204,6 @@ def test_no_process_writes_the_error_of_a_fenced_instance() -> None:
 
 
 # ---- the channel
-
-
-def raw(life: Life) -> Any:
-    """The channel's data."""
-    return json.loads(life.world.tree.data(PATHS.channel("a")) or b"")
 
 
 def test_a_position_that_was_read_is_in_the_channel_with_its_next_write(stable: Life) -> None:
@@ -314,12 +306,13 @@ def test_the_coordinator_stops_all_of_a_topic_before_it_starts_another_id(stable
 # ---- lease and back-off
 
 
-def until(renewals: list[tuple[float, float]], opened: float, timeout_s: float) -> float:
+def until(renewals: list[tuple[float, float]], opened: float | None, timeout_s: float) -> float:
     """When a lease ends by the document's rule.
 
     :param renewals: when the sync of each was sent and answered; those without an answer are left out.
+    :param opened: when the session was; None where the owner does not know, whose first renewal counts instead.
     """
-    counted = [opened, opened]
+    counted = 2 * [renewals[0][0] if opened is None else opened]
     answered = float("-inf")
     for sent_at, answered_at in renewals:
         if sent_at - answered >= 0.16 * timeout_s:
@@ -334,7 +327,8 @@ def test_a_lease_ends_when_the_rule_says(seed: int) -> None:
     assert "s(n-1) + 2/3 T or s(n-2) + 11/12 T, whichever is first" in rule
     assert "0.16 T or more after the sync of the last one that counts was *answered*" in rule
     draws, runtime, timeout_s = Random(seed), ManualRuntime(), 6.0
-    opened = runtime.now
+    opened = draws.choice([None, runtime.now, runtime.now - 0.5, runtime.now - 5])
+    heard = Heard(opened) if opened is not None else None
     takes_s, fails = 0.0, False
 
     def answer() -> None:
@@ -342,7 +336,8 @@ def test_a_lease_ends_when_the_rule_says(seed: int) -> None:
         if fails:
             raise ConnectionLost("no answer")
 
-    lease = Lease(MemoryTree().open(answer, timeout_s), runtime, lambda: None, "consumer", Heard(opened))
+    lease = Lease(MemoryTree().open(answer, timeout_s), runtime, lambda: None, "consumer", heard)
+    assert (lease.is_held, lease.due_s) == (False, timeout_s / 6)
     renewals: list[tuple[float, float]] = []
     for _ in range(12):
         takes_s, fails = draws.choice([0.0, 0.1, 0.9]), draws.random() < 0.2
@@ -352,7 +347,7 @@ def test_a_lease_ends_when_the_rule_says(seed: int) -> None:
             renewals.append((sent_at, runtime.now))
         expected = until(renewals, opened, timeout_s) - runtime.now if renewals else 0.0
         assert lease.left_s == pytest.approx(max(0.0, expected))
-        runtime.now += draws.choice([0.0, 0.5, 0.9, 1.0, 1.5])
+        runtime.now += draws.choice([0.0, 0.5, 0.9, 1.0, 1.5, 5.0])
 
 
 def test_the_lease_is_renewed_at_once_after_registering(life: Life) -> None:
