@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ from coordinator.zk.znodes.group_state import COMPLETING, GroupState, Target
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.segments import SealedRange
 from drills.checker import HELD, check
+from drills.checker.invariants.s5_dataframe import rows_of
 from drills.checker.replay.expected_target import given_twice
 from drills.checker.replay.reading import read_channel, read_command, read_offset, read_segment, read_state
 from drills.checker.replay.sketches import NOTHING, of_range
@@ -129,6 +131,25 @@ def test_a_name_that_another_process_has_taken_over_fetches_no_more(events: list
     """In the story the old process halts only after the new one has begun."""
     taken = next(e for e in events if e["event"] == "commit" and e["who"] == "s2#2" and len(e["ops"]) > 2)
     taken["who"] = "s2#1"
+
+
+@breaks("S5", "batch 2 of query q of group g begins after", "batch 1 ended at", witness="q#1 batch, q#1 batch")
+def test_a_batch_that_does_not_begin_where_the_one_before_ended_breaks_it(events: list[Made]) -> None:
+    last = [event for event in events if event["event"] == "batch"][-1]
+    name = last["segments"].pop(0)
+    made = [e for e in events if e["event"] == "commit" and e["ops"][-1]["path"].endswith(name)]
+    last["after"] = made[0]["zxid"]
+    segment = json.loads(made[0]["ops"][-1]["data"])
+    del last["rows"][: sum(len(parts) for parts in segment["ranges"].values())]
+
+
+def test_rows_are_the_same_wherever_ranges_that_overlap_were_cut() -> None:
+    """As after a reset: two segments have the first offsets, cut in different places."""
+    place = ("t", "id", 0)
+
+    assert rows_of([(*place, 0, 27), (*place, 0, 72), (*place, 27, 45)]) == {place: [(0, 45), (0, 72)]}
+    assert rows_of([(*place, 0, 72), (*place, 0, 45)]) == {place: [(0, 45), (0, 72)]}
+    assert rows_of([(*place, 0, 45), (*place, 45, 72)]) == {place: [(0, 72)]}
 
 
 # ---- a few events, without a story
