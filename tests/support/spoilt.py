@@ -1,10 +1,11 @@
 """A made story with something in it that must not happen, and what the checker makes of it.
 
-A case of one happening is its body, under a decorator that says where it happens and what is found:
+Most cases are text (`written_histories.py`). One that changes the events is its body, under a decorator that says what
+is found; with a point (`at`) the body is what happens there:
 
-    @breaks("S6", at="stop sent", witness="b#1 commit g/state, s1#1 commit channel/s1", why="flights-3 still runs")
-    def test_acknowledged_stop_whose_partition_still_runs_breaks_it(history: StoryHistory) -> None:
-        acknowledges(history, "s1")
+    @breaks("S1", "at 36 s", witness="s1#1 begin, s3#1 begin, s1#1 lease, s3#1 lease")
+    def test_lease_renewed_after_the_partition_was_handed_on_breaks_it(events: list[Made]) -> None:
+        events.insert(100, {**events[3], "at": 36.0})
 """
 
 from __future__ import annotations
@@ -18,27 +19,16 @@ from drills.checker import Event, Verdicts, Violation, check
 from tests.support.made_histories import Enough, Happening, Made
 from tests.support.made_story import story
 
-Making = Callable[[str, Happening], list[Made]]
-Judge = Callable[[Verdicts, dict[str, object]], object]
 
-
-def spoilt(
-    point: str, happening: Happening, of: Making = story, goes_on: bool = False, lasts: float = 0.0, until: float = 0.0
-) -> Verdicts:
-    """The verdicts on a story with `happening` at one of its points, after which it ends, or goes on.
-
-    :param lasts: s that pass after it.
-    :param until: the time that it is then at least.
-    """
+def spoilt(point: str, happening: Happening, goes_on: bool = False) -> Verdicts:
+    """The verdicts on the story with `happening` at one of its points, after which it ends, or goes on."""
 
     def happen(history: Any) -> None:
         happening(history)
-        history.pass_(lasts)
-        history.to(until)
         if not goes_on:
             raise Enough
 
-    return check(of(point, happen))
+    return check(story(point, happen))
 
 
 def changed(change: Callable[[list[Made]], object]) -> Verdicts:
@@ -81,62 +71,42 @@ def name_of(event: Event) -> str:
 # ---- cases
 
 
-class Case:
-    """How a case is judged, as a decorator of what happens: several may be on one body, each with its arguments.
+def _case(at: str, goes_on: bool, judge: Callable[[Verdicts], object]) -> Callable[[Callable[..., Any]], Any]:
+    """A test of a body, whose further parameters are those of the test."""
 
-    :param at: the point of the story; without one the body changes the events of the whole story.
-    :param how: the story, and what follows, as `spoilt` has it.
-    :param given: arguments of the body. What else it has besides the history are parameters of the test.
-    """
-
-    def __init__(self, judge: Judge, at: str, how: dict[str, Any], given: dict[str, object]) -> None:
-        self._judge, self._at, self._how, self._given = judge, at, how, given
-
-    def __call__(self, body: Callable[..., Any]) -> Callable[..., None]:
-        happening = getattr(body, "happening", body)
-
+    def decorate(body: Callable[..., Any]) -> Callable[..., None]:
         def test(**parameters: object) -> None:
-            if happening is not body:
-                body(**parameters)
-            arguments = {**parameters, **self._given}
-            happen = partial(happening, **arguments)
-            self._judge(spoilt(self._at, happen, **self._how) if self._at else changed(happen), arguments)
+            happen = partial(body, **parameters)
+            judge(spoilt(at, happen, goes_on) if at else changed(happen))
 
-        declared = signature(happening)
-        parameters = [each for name, each in declared.parameters.items() if name not in self._given]
-        test.__name__, test.__doc__, test.__module__ = happening.__name__, happening.__doc__, happening.__module__
-        vars(test).update(happening=happening, __signature__=declared.replace(parameters=parameters[1:]))
+        declared = signature(body)
+        test.__name__, test.__doc__, test.__module__ = body.__name__, body.__doc__, body.__module__
+        vars(test)["__signature__"] = declared.replace(parameters=list(declared.parameters.values())[1:])
         return test
+
+    return decorate
 
 
 def breaks(
-    invariant: str, *why: str, at: str = "", witness: str = "", alone: bool = True, of: Making = story,
-    goes_on: bool = False, lasts: float = 0.0, until: float = 0.0, **given: object,
-) -> Case:  # fmt: skip
+    invariant: str, *why: str, at: str = "", witness: str = "", alone: bool = True, goes_on: bool = False
+) -> Callable[[Callable[..., Any]], Any]:
     """An invariant is broken.
 
-    :param why: parts of the reason, with the arguments of the body in braces; ^ is its beginning, $ its end.
+    :param why: parts of the reason; ^ is its beginning, $ its end.
     :param witness: the whole of it, in short.
     :param alone: no other is broken, and this one in one way; otherwise the first finding counts.
     """
 
-    def judge(verdicts: Verdicts, arguments: dict[str, object]) -> None:
+    def judge(verdicts: Verdicts) -> None:
         assert verdicts[invariant].findings, verdicts.text()
         found = only(verdicts, invariant) if alone else verdicts[invariant].findings[0]
         for each in why:
-            assert each.format(**arguments) in f"^{found.why}$", found
-        assert not witness or ", ".join(names(found)) == witness.format(**arguments), found
+            assert each in f"^{found.why}$", found
+        assert not witness or ", ".join(names(found)) == witness, found
 
-    return Case(judge, at, {"of": of, "goes_on": goes_on, "lasts": lasts, "until": until}, given)
+    return _case(at, goes_on, judge)
 
 
-def holds(
-    invariant: str = "", at: str = "", of: Making = story, goes_on: bool = False, lasts: float = 0.0,
-    until: float = 0.0, **given: object,
-) -> Case:  # fmt: skip
-    """Nothing is broken; with an invariant, this one is not, whatever others are."""
-
-    def judge(verdicts: Verdicts, arguments: dict[str, object]) -> None:
-        assert not (verdicts[invariant].findings if invariant else verdicts.broken), verdicts.text()
-
-    return Case(judge, at, {"of": of, "goes_on": goes_on, "lasts": lasts, "until": until}, given)
+def holds() -> Callable[[Callable[..., Any]], Any]:
+    """Nothing is broken."""
+    return _case("", False, held)
