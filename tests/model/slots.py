@@ -16,41 +16,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .search import Result, main, put, search
+from .search import Bounds, Result, main, put, search, table
 
 NAMES = range(2)
 
-MUTATIONS = {
-    "clock": "a slot that has contributed resumes by itself",
-    "unsealed": "a slot contributes where it has fetched to, and seals it later",
-    "nocut": "a contribution does not check that its checkpoint is open",
-    "nochannel": "a contribution does not check its member's channel",
-    "unaborted": "a generation leaves the checkpoint open",
-    "bounce": "another incarnation of a name leaves the checkpoint open",
-    "incomplete": "a checkpoint completes with the contributions that are there",
-    "noregion": "the turn of a group does not check the region",
-}
-
-SPARE = ("nochannel",)
-"""A harmless mutation: an ended slot seals nothing, so that its contribution is its position."""
-
 
 @dataclass(frozen=True)
-class Config:
+class Config(Bounds):
     """The modelled features, and how many faults of each kind may happen.
 
     :ivar deep: records of each partition.  :ivar cuts: checkpoints at most.
     :ivar expire: slots that end.  :ivar take: names that another process takes, or that rejoin.
     """
 
+    TABLE = table(
+        "slots"
+    )  # an ended slot seals nothing, so that its contribution is its position: `nochannel` is spare
     deep: int = 2
     cuts: int = 2
     expire: int = 1
     take: int = 1
     lost: int = 1
-    mut: str = ""
     progress: int = 5
-    max: int = 3_000_000
     secs: float = 120
 
 
