@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, NamedTuple
@@ -36,6 +36,7 @@ from .search import (
     spend,
     swap,
     table,
+    union,
 )
 
 WHOLE = 255  # the share of a mark that covers the whole member
@@ -311,7 +312,7 @@ def adopted(cfg: Config, ask: Ask | None, state: State, present: tuple[tuple[int
     wanted = {n: entries.get(n, (0, 0))[0] for n, who, _ in ask.members if (n, who) in present}
     if {n: share for n, _, share, _ in state.target} != wanted:
         return "S9: the target is not the whole answer less those gone"
-    if is_twice(share for _, _, share, _ in state.target):
+    if is_twice([share for _, _, share, _ in state.target]):
         return "S2: a partition twice in the target"
     return ""
 
@@ -439,14 +440,9 @@ def plan(cfg: Config, epoch: int, s: Snapshot, *, timeout: bool = False, evict: 
     return ((("epoch", epoch), ("state", 0, st.version, new), *ops, *moves, *check),)
 
 
-def is_twice(shares: Iterable[int]) -> bool:
+def is_twice(shares: Collection[int]) -> bool:
     """Is a partition in two of them?"""
-    seen = 0
-    for share in shares:
-        if seen & share:
-            return True
-        seen |= share
-    return False
+    return sum(shares) != union(shares)
 
 
 def judge(cfg: Config, ask: Ask, entries: tuple[tuple[int, int, int], ...]) -> dict[int, int] | None:
@@ -486,16 +482,10 @@ def machinery(
         starts = [x for x in starts if x not in withdraws]
     clear = not marks and all(x.ask == ask for _, x in starts)
     clear = clear and all(c.ended or n in ended or c.ask in (0, ask) for n, c in enumerate(channels))
-    busy = 0
-    for n, c in enumerate(channels):
-        busy |= 0 if n in ended else c.run
-    for _, _, share in marks:
-        busy |= share
+    busy = union([c.run for n, c in enumerate(channels) if n not in ended] + [share for _, _, share in marks])
     out: list[Any] = [("remove", n, x.seq) for n, x in withdraws]
     for n, want in wanted:
-        others = 0
-        for m, x in starts:
-            others |= x.share if m != n else 0
+        others = union(x.share for m, x in starts if m != n)
         free = clear if jobs else not want.share & ~channels[n].run & (busy | others)
         if want.option == "stop" or free:
             out.append(("send", n, want))

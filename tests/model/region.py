@@ -36,6 +36,7 @@ from .search import (
     spend,
     swap,
     table,
+    union,
 )
 
 COPY = 10
@@ -427,13 +428,8 @@ def moved(
     out: list[Any] = []
     starts: list[Any] = []
     is_settled = True
-    busy = 0
-    for n in names:
-        busy |= channels[n].run if lives[n] else 0
-    pending = 0
-    for n in names:
-        for x in channels[n].commands:
-            pending |= x.share if x.option == "start" and lives[n] else 0
+    here = [channels[n] for n in names if lives[n]]
+    taken = union([c.run for c in here] + [x.share for c in here for x in c.commands if x.option == "start"])
     gone = {x.name for x in contributions(cuts, region.cut) if x.name < COPY} - target.keys()
     if target and not lives[min(target)] and gone & set(names) and "heirless" not in cfg.muts:
         is_settled = False
@@ -463,7 +459,7 @@ def moved(
         kept = [x for x in c.commands if want is not None and x._replace(seq=0) == want]
         out += [("remove", n, x.seq) for x in c.commands if x not in kept]
         if want is not None and not kept:
-            if want.option == "start" and want.share & (busy | pending):
+            if want.option == "start" and want.share & taken:
                 continue
             starts.append(("send", n, want))
     return out + starts, is_settled

@@ -10,6 +10,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -95,6 +97,11 @@ def put(items: tuple[Any, ...], at: int, item: Any) -> tuple[Any, ...]:
     return (*items[:at], item, *items[at + 1 :])
 
 
+def union(shares: Iterable[int]) -> int:
+    """All that is in one of these sets, whose members are bits."""
+    return reduce(or_, shares, 0)
+
+
 def name_of(name: int, incarnation: int) -> str:
     """An incarnation, for people."""
     return f"{NAMES[name]}{incarnation - FIRST}"
@@ -102,8 +109,9 @@ def name_of(name: int, incarnation: int) -> str:
 
 def spend(w: Any, fault: str) -> Any:
     """The world with one fault less to come; None when none is left."""
-    left = dict(w.left)
-    return w._replace(left=tuple((f, n - (f == fault)) for f, n in w.left)) if left[fault] else None
+    if not dict(w.left).get(fault):
+        return None
+    return w._replace(left=tuple((f, n - (f == fault)) for f, n in w.left))
 
 
 def swap(w: Any, old: Any, new: Any) -> Any:
