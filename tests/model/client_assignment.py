@@ -19,25 +19,7 @@ from functools import reduce
 from typing import Any, NamedTuple
 
 from . import search as searching
-from .search import (
-    FIRST,
-    NAMES,
-    Bounds,
-    Canon,
-    Result,
-    Step,
-    arrives,
-    described,
-    is_mine,
-    name_of,
-    put,
-    search,
-    sends,
-    spend,
-    swap,
-    table,
-    union,
-)
+from .search import FIRST, NAMES, Result, Step, is_mine, name_of, put, spend, swap, union
 
 WHOLE = 255  # the share of a mark that covers the whole member
 UNKNOWN = (9, 0, WHOLE)  # a mark for each member that may have been marked in a lost state
@@ -45,14 +27,14 @@ MANNERS = ("good", "error", "double", "foreign", "stale")
 
 
 @dataclass(frozen=True)
-class Config(Bounds):
+class Config(searching.Bounds):
     """The modelled features.
 
     Of the faults `quit` is a member that is not polled: it ends its incarnation, and continues until its lease is over;
     `amnesia` is a coordinator of an earlier release, which writes `state` without what it does not know.
     """
 
-    TABLE = table("client_assignment")
+    TABLE = searching.table("client_assignment")
     FAULTS = (
         *("expire", "evict", "take", "join", "leave", "quit", "lost"),
         *("late", "timeout", "lie", "change", "request", "amnesia"),
@@ -535,7 +517,7 @@ def coordinate(cfg: Config, w: World) -> Iterator[Step]:
                 yield f"{who} is refused", w._replace(turns=put(w.turns, i, Turn())), ""
                 continue
             rest = Turn(0, Snapshot(), t.queue[1:])
-            label = f"{who}: {described(t.queue[0], SAYS)}"
+            label = f"{who}: {searching.described(t.queue[0], SAYS)}"
             yield label, done[0]._replace(turns=put(w.turns, i, rest)), done[1]
             lost = spend(done[0], "lost")
             if lost and t.queue[1:]:
@@ -634,7 +616,7 @@ def obey(cfg: Config, w: World, p: Process) -> tuple[str, tuple[Any, ...], Proce
 
 
 def send(cfg: Config, w: World, p: Process, what: str, ops: Any, after: Process, before: Process) -> Iterator[Step]:
-    yield from sends(apply, cfg, w, p, what, ops, after, before._replace(work=()))
+    yield from searching.sends(apply, cfg, w, p, what, ops, after, before._replace(work=()))
 
 
 def begin(cfg: Config, w: World, p: Process, command: Command, manners: tuple[str, ...] = MANNERS) -> Iterator[Step]:
@@ -698,7 +680,7 @@ def behave(
         fault = "take" if w.ids[name][0] else "join"
         if paid := spend(w, fault):
             yield f"{name_of(name, w.newest)} registers", register(paid, name, 0), ""
-    yield from arrives(apply, cfg, w)
+    yield from searching.arrives(apply, cfg, w)
 
 
 def expire(w: World, p: Process) -> World:
@@ -719,7 +701,7 @@ RANKED = {"stands": True, "remove": True, "remove if there": False, "(written fo
 def canonical(cfg: Config, w: World) -> World:
     """Versions become 1 or 0, command names their ranks; turns and multis that can only be refused are dropped."""
     ahead, moved = [c.version - 1 for c in w.channels], w.state.version - 1
-    canon = Canon(w, {"state": [moved], "check": ahead, "touch": ahead, "channel": ahead}, RANKED)
+    canon = searching.Canon(w, {"state": [moved], "check": ahead, "touch": ahead, "channel": ahead}, RANKED)
     turns = []
     for i, t in enumerate(w.turns):
         s, queue = t.snapshot, tuple(canon.multi(multi) for multi in t.queue)
@@ -889,7 +871,7 @@ def run(cfg: Config) -> Result:
     def quiet(w: World) -> World:
         return w._replace(turns=(), flight=(), left=())
 
-    return search(first_world(cfg), lambda w: steps(cfg, w), stuck, cfg.progress, cfg.max, cfg.secs, quiet)
+    return searching.search(first_world(cfg), lambda w: steps(cfg, w), stuck, cfg.progress, cfg.max, cfg.secs, quiet)
 
 
 def main(words: list[str]) -> int:

@@ -18,26 +18,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, NamedTuple
 
-from .search import (
-    FIRST,
-    NAMES,
-    Bounds,
-    Canon,
-    Result,
-    Step,
-    arrives,
-    described,
-    is_mine,
-    main,
-    name_of,
-    put,
-    search,
-    sends,
-    spend,
-    swap,
-    table,
-    union,
-)
+from . import search as searching
+from .search import FIRST, NAMES, Result, Step, is_mine, name_of, put, spend, swap, union
 
 COPY = 10
 """Added to the name of a contribution of which partitions are copied, and not the state of its member."""
@@ -46,13 +28,13 @@ OPEN, COMPLETED, ABORTED, ABANDONED = "open", "completed", "aborted", "abandoned
 
 
 @dataclass(frozen=True)
-class Config(Bounds):
+class Config(searching.Bounds):
     """The modelled features.
 
     :ivar groups: the group of each name; each has one partition for each of its names.
     """
 
-    TABLE = table("region")
+    TABLE = searching.table("region")
     FAULTS = ("resets", "expire", "take", "join", "leave", "lost", "late", "timeout")
     groups: str = "aa"
     members: int = 2
@@ -545,7 +527,7 @@ def decisions(cfg: Config, epoch: int, t: Turn, w: World) -> Iterator[tuple[str,
         queue = group_turn(cfg, epoch, t.key, ordered(cfg, t), w, waits=waits, keeps=keeps)
         if queue and queue not in seen:
             seen.append(queue)
-            yield f"turn of {t.key}: {described(queue[0], SAYS)}", w, queue
+            yield f"turn of {t.key}: {searching.described(queue[0], SAYS)}", w, queue
 
 
 SAYS: dict[str, Callable[..., str]] = {
@@ -575,7 +557,11 @@ def coordinate(cfg: Config, w: World) -> Iterator[Step]:
                 if done is None:
                     yield f"{who} is refused", become(w, Turn(t.key)), ""
                 else:
-                    yield f"{who} commits {described(t.queue[0], SAYS)}", become(done[0], Turn(t.key)), done[1]
+                    yield (
+                        f"{who} commits {searching.described(t.queue[0], SAYS)}",
+                        become(done[0], Turn(t.key)),
+                        done[1],
+                    )
                 continue
             t = read(cfg, w, t)
             if t.at < cfg.reads(t.key):
@@ -677,11 +663,11 @@ def behave(cfg: Config, w: World) -> Iterator[Step]:
             continue
         yield from alone(cfg, w, p)
         if todo := obey(cfg, w, p):
-            yield from sends(apply, cfg, w, p, *todo)
+            yield from searching.sends(apply, cfg, w, p, *todo)
     for name in cfg.names:
         if paid := spend(w, "take" if w.ids[name] else "join"):
             yield f"{name_of(name, w.newest)} registers", register(paid, name), ""
-    yield from arrives(apply, cfg, w)
+    yield from searching.arrives(apply, cfg, w)
 
 
 def alone(cfg: Config, w: World, p: Process) -> Iterator[Step]:
@@ -693,7 +679,7 @@ def alone(cfg: Config, w: World, p: Process) -> Iterator[Step]:
     if p.loaded and p.ready != p.started:
         ops = (("channel", p.name, p.version, (("ready", p.started),)),)
         after = p._replace(version=p.version + 1, ready=p.started)
-        yield from sends(apply, cfg, w, p, "has its state back", ops, after, p)
+        yield from searching.sends(apply, cfg, w, p, "has its state back", ops, after, p)
     if p.paused:
         cut = next(c for c in w.cuts if c.number == p.paused)
         if cut.status != OPEN:
@@ -716,7 +702,7 @@ def canonical(cfg: Config, w: World) -> World:
     versions = {"channel": ahead, "region": moved_region, "region is": moved_region, "group": moved_groups}
     lenient = {"region is"} if "noregion" in cfg.muts else set()
     lenient |= {"group is"} if "nogroups" in cfg.muts else set()
-    canon = Canon(w, {**versions, "group is": moved_groups}, {"remove": True}, lenient)
+    canon = searching.Canon(w, {**versions, "group is": moved_groups}, {"remove": True}, lenient)
 
     def value(x: Any, by: int) -> Any:
         if isinstance(x, Region):
@@ -814,8 +800,8 @@ def settles(cfg: Config, w: World) -> str:
 def run(cfg: Config) -> Result:
     """Breadth first, up to the first violation."""
     most = cfg.progress, cfg.max, cfg.secs
-    return search(first_world(cfg), lambda w: steps(cfg, w), lambda w: settles(cfg, w), *most)
+    return searching.search(first_world(cfg), lambda w: steps(cfg, w), lambda w: settles(cfg, w), *most)
 
 
 if __name__ == "__main__":
-    sys.exit(main(Config, run, sys.argv[1:]))
+    sys.exit(searching.main(Config, run, sys.argv[1:]))

@@ -6,49 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from coordinator.zk.security.policy import AclPolicy
-from coordinator.zk.znodes.group_state import (
-    GROUP_STATES,
-    Answer,
-    Ask,
-    AskMember,
-    GroupState,
-    Mark,
-    MemberAnswer,
-    Rebalance,
-    SyncRequest,
-    Target,
-)
+from coordinator.zk.znodes import group_state, records, regions, segments
 from coordinator.zk.znodes.partitions import Discontinuity, TopicPartition
 from coordinator.zk.znodes.paths import MAX_NAME
-from coordinator.zk.znodes.records import (
-    START_FETCHER,
-    STOP_FETCHER,
-    BegunRecord,
-    Channel,
-    Command,
-    CoordinatorRecord,
-    EpochRecord,
-    OffsetRecord,
-    OwnerRecord,
-    Pause,
-    PausedRecord,
-    Registration,
-    Seat,
-    Topic,
-    TurnRequest,
-)
-from coordinator.zk.znodes.regions import (
-    KINDS,
-    REGION_STATES,
-    REQUESTS,
-    Checkpoint,
-    CheckpointEnd,
-    Contribution,
-    Region,
-    RegionRequest,
-    StateFile,
-)
-from coordinator.zk.znodes.segments import Pool, Query, Rewind, SealedRange, Segment, SegmentsRecord
 from tests.property.effort import ANY, Draw
 
 Build = Callable[[Draw], Any]
@@ -102,30 +62,35 @@ partitions, topic_ids = sets(partition), items(name, text)
 ownership = items(text, sets(partition, least=1))
 discontinuity = made(Discontinuity, one_of("reset", "lost"), number)
 causes = items(partition, discontinuity, 4)
-mark = made(Mark, text, life, partitions, number, text)
-pause = made(Pause, text, number, maybe(text))
+mark = made(group_state.Mark, text, life, partitions, number, text)
+pause = made(records.Pause, text, number, maybe(text))
+target, asked = made(group_state.Target, life, ownership), made(group_state.AskMember, life, life, number)
 order = number, number, life
 
 
-def registration(draw: Draw) -> Registration:
+def registration(draw: Draw) -> records.Registration:
     pattern = draw.choice(["static", "white_list", "black_list"])
     topics = items(name, numbers(10_000, 1)) if pattern == "static" else items(text, numbers(9, 1), 1, 1)
     protocols = (text(draw), *draw.many(text, 1))
     times = interval(draw), positive(draw)
-    return Registration(life(draw), topics(draw), pattern, text(draw), protocols, *times, text(draw), number(draw))
+    return records.Registration(
+        life(draw), topics(draw), pattern, text(draw), protocols, *times, text(draw), number(draw)
+    )
 
 
-def sealed_ranges(draw: Draw) -> tuple[SealedRange, ...]:
+def sealed_ranges(draw: Draw) -> tuple[segments.SealedRange, ...]:
     firsts = {part: number(draw) for part in sorted(partitions(draw))}
-    return tuple(SealedRange(part.topic, "id", part.partition, first, first + 1) for part, first in firsts.items())
+    return tuple(
+        segments.SealedRange(part.topic, "id", part.partition, first, first + 1) for part, first in firsts.items()
+    )
 
 
-def region(draw: Draw) -> Region:
+def region(draw: Draw) -> regions.Region:
     groups = ordered(name)(draw)
-    state = draw.choice(sorted(KINDS)), draw.choice(sorted(REGION_STATES))
+    state = draw.choice(sorted(regions.KINDS)), draw.choice(sorted(regions.REGION_STATES))
     sequences = number(draw), positive(draw), number(draw), positive(draw)
     since = number(draw), draw.maybe(text), number(draw), number(draw)
-    return Region(*state, *sequences, groups, *since, {group: number(draw) for group in groups if draw.truth()})
+    return regions.Region(*state, *sequences, groups, *since, {group: number(draw) for group in groups if draw.truth()})
 
 
 def identity(draw: Draw) -> str:
@@ -133,58 +98,58 @@ def identity(draw: Draw) -> str:
 
 
 RECORDS: dict[str, Build] = {
-    "topic": made(Topic, name, life, ordered(numbers(1_000_000), 5)),
+    "topic": made(records.Topic, name, life, ordered(numbers(1_000_000), 5)),
     "policy": made(AclPolicy, flag, flag, *[tuples(identity, 3, 1)] * 4, tuples(texts(6, "ab", 1), 3)),
-    "coordinator": made(CoordinatorRecord, text, text, number),
-    "epoch": made(EpochRecord, number),
+    "coordinator": made(records.CoordinatorRecord, text, text, number),
+    "epoch": made(records.EpochRecord, number),
     "registration": registration,
     "channel": made(
-        Channel,
+        records.Channel,
         *(life, number, number, text, items(partition, maybe(offset), 4), topic_ids, maybe(text), partitions, text),
         touched=number,
         discontinuities=causes,
     ),
-    "owner": made(OwnerRecord, text, text, life, number),
-    "offset": made(OffsetRecord, offset, life, number),
-    "reset": made(OffsetRecord, offset, life, number, discontinuity=discontinuity),
-    "start": made(OffsetRecord, offset, life, number, one_of("beginning", "end")),
-    "begun": made(BegunRecord, life, sets(numbers(10_000), 20)),
-    "start command": made(Command, one_of(START_FETCHER), *order, ownership, topics=topic_ids),
-    "stop command": made(Command, one_of(STOP_FETCHER), *order, partitions=partitions, topics=topic_ids),
+    "owner": made(records.OwnerRecord, text, text, life, number),
+    "offset": made(records.OffsetRecord, offset, life, number),
+    "reset": made(records.OffsetRecord, offset, life, number, discontinuity=discontinuity),
+    "start": made(records.OffsetRecord, offset, life, number, one_of("beginning", "end")),
+    "begun": made(records.BegunRecord, life, sets(numbers(10_000), 20)),
+    "start command": made(records.Command, one_of(records.START_FETCHER), *order, ownership, topics=topic_ids),
+    "stop command": made(
+        records.Command, one_of(records.STOP_FETCHER), *order, partitions=partitions, topics=topic_ids
+    ),
     "state": made(
-        GroupState,
-        *(one_of(*GROUP_STATES), number, number, text, items(name, made(Target, life, ownership)), topic_ids),
+        group_state.GroupState,
+        *(one_of(*group_state.GROUP_STATES), number, number, text, items(name, target), topic_ids),
         *(tuples(mark), maybe(text), items(text, text, 2)),
     ),
     "rebalance": made(
-        Rebalance, number, number, text, number, tuples(text), tuples(text), number, *[maybe(number)] * 5
+        group_state.Rebalance, number, number, text, number, tuples(text), tuples(text), number, *[maybe(number)] * 5
     ),
-    "paused": made(PausedRecord, maybe(pause), items(name, pause, 2)),
-    "request": made(TurnRequest, texts(250), number, maybe(texts(1000))),
+    "paused": made(records.PausedRecord, maybe(pause), items(name, pause, 2)),
+    "request": made(records.TurnRequest, texts(250), number, maybe(texts(1000))),
     "segment": made(
-        Segment,
+        segments.Segment,
         *(name, lambda draw: text(draw).replace("\0", ""), number, number, sealed_ranges, text, life, number),
         discontinuities=causes,
     ),
-    "segments": made(SegmentsRecord, offset, maybe(texts(20, least=1)), maybe(numbers(10_000, 1))),
-    "query": made(Query, life, offset, number, number, maybe(made(Rewind, number, offset, flag))),
-    "seat": made(Seat, registration, interval, maybe(text)),
-    "ask": made(
-        Ask, *(text, text, life, items(name, made(AskMember, life, life, number)), text, number, text, number, number)
-    ),
-    "member's answer": made(MemberAnswer, ownership, text, text),
-    "answer": made(Answer, ordered(name), topic_ids, items(name, sets(numbers(10_000))), flag, maybe(text)),
-    "sync request": made(SyncRequest, text, life, text),
+    "segments": made(segments.SegmentsRecord, offset, maybe(texts(20, least=1)), maybe(numbers(10_000, 1))),
+    "query": made(segments.Query, life, offset, number, number, maybe(made(segments.Rewind, number, offset, flag))),
+    "seat": made(records.Seat, registration, interval, maybe(text)),
+    "ask": made(group_state.Ask, text, text, life, items(name, asked), text, number, text, number, number),
+    "member's answer": made(group_state.MemberAnswer, ownership, text, text),
+    "answer": made(group_state.Answer, ordered(name), topic_ids, items(name, sets(numbers(10_000))), flag, maybe(text)),
+    "sync request": made(group_state.SyncRequest, text, life, text),
     "region": region,
-    "region's request": made(RegionRequest, one_of(*REQUESTS), text, text, maybe(number), flag, number),
+    "region's request": made(regions.RegionRequest, one_of(*regions.REQUESTS), text, text, maybe(number), flag, number),
     "checkpoint": made(
-        Checkpoint, text, number, number, items(name, items(name, life)), number, items(name, tuples(name))
+        regions.Checkpoint, text, number, number, items(name, items(name, life)), number, items(name, tuples(name))
     ),
     "contribution": made(
-        Contribution,
+        regions.Contribution,
         *(life, number, items(partition, offset, 4), topic_ids, items(partition, text), text),
-        *(maybe(made(StateFile, text, number, numbers(2**32 - 1))), number),
+        *(maybe(made(regions.StateFile, text, number, numbers(2**32 - 1))), number),
     ),
-    "checkpoint's end": made(CheckpointEnd, number, number, text, tuples(number)),
-    "pool": made(Pool, numbers(10_000), life),
+    "checkpoint's end": made(regions.CheckpointEnd, number, number, text, tuples(number)),
+    "pool": made(segments.Pool, numbers(10_000), life),
 }

@@ -168,35 +168,22 @@ def test_neither_the_order_of_the_input_nor_asking_twice_makes_a_difference(
     assert world.assigned(name) == found
 
 
-WORLD_WITH_A_SEED = """
-import random
-from tests.property.test_client_assignors import EVERY, OWN
-from tests.unit.test_client_cluster import KnownOffsets, assigned_by, every, subscribes, texts, there
-draw, topics = random.Random(5), there("t:20 u:9")
-parts = sorted(every(topics.values()))
-lookup = KnownOffsets(
-    ends={part: draw.randrange(5) for part in parts},
-    commits=dict.fromkeys(parts, 0),
-    on_racks={part: frozenset(draw.sample(["r1", "r2", "r3"], 2)) for part in parts},
-)
-metadata = {f"c{n}": subscribes("t u", f"r{n % 4}") for n in range(7)}
-for name in OWN:
-    print(texts(assigned_by(EVERY[name], topics, metadata, lookup)))
+WORLDS_WITH_SEEDS = """
+from tests.property.effort import Draw
+from tests.property.test_client_assignors import OWN, any_world
+from tests.unit.test_client_cluster import texts
+for seed in range(20):
+    world = any_world(Draw(seed))
+    print([texts(world.assigned(name)) for name in OWN])
 """
 
 
 @pytest.mark.long
 def test_assignments_of_two_processes_are_equal_for_any_hash_seed() -> None:
+    command = [sys.executable, "-c", WORLDS_WITH_SEEDS]
     root = Path(__file__).parents[2]
     said = [
-        subprocess.run(
-            [sys.executable, "-c", WORLD_WITH_A_SEED],
-            cwd=root,
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
+        subprocess.check_output(command, cwd=root, env={**os.environ, "PYTHONHASHSEED": seed}, text=True)
         for seed in ("1", "2")
     ]
 

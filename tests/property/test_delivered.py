@@ -88,9 +88,7 @@ def test_every_plan_of_a_batch_refuses_the_same_and_a_later_run_no_more(story: S
 
 
 @tried(300, story)
-def test_a_range_continues_its_partition_or_follows_an_intended_reset(
-    story: Story,
-) -> None:
+def test_a_range_continues_its_partition_or_follows_an_intended_reset(story: Story) -> None:
     offsets = chain(story)
     sink: dict[tuple[str, int], int] = {}
     for start, end in pairwise(offsets):
