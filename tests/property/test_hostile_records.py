@@ -23,7 +23,7 @@ from coordinator.zk.znodes.partitions import TopicPartition, partition_set, rang
 from coordinator.zk.znodes.records import CLIENT, Channel, Command, Registration, Topic
 from tests.property.effort import Draw, tried
 from tests.property.records import RECORDS, Build
-from tests.property.test_records import FLOATS, PARSERS, TEXTS, read
+from tests.property.test_records import FLOATS, PARSERS, TEXTS, document, read
 
 SECONDS, SECONDS_A_BYTE = 0.2, 5e-6
 """CPU time of reading one record: 30 ns a byte were measured, and this machine does other things as well."""
@@ -98,6 +98,7 @@ BOMBS: tuple[Build, ...] = (
     lambda draw: {draw.choice(["(.+)+1", "(?#[)(.+)+1(?#])", "(){1000000000}t", "(a{30}){30}", "[^a]{900}"]): 1},
     lambda draw: {"a\n2026-01-01 level=error" * draw.upto(5): "\x1b[2J"},
     lambda draw: draw.choice([*TEXTS, *FLOATS, True, None]),
+    document,
     lambda draw: draw.choice([2**63 - 1, 2**63, -1, 10**400]),
     lambda draw: json.loads("[" * 100 + "]" * 100),
 )

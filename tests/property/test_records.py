@@ -13,7 +13,6 @@ import pytest
 from consumer.assignment.metadata import ConsumerMetadata
 from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.znodes import ranges
-from coordinator.zk.znodes.group_state import GroupState, Target
 from coordinator.zk.znodes.partitions import (
     PartitionRanges,
     TopicPartition,
@@ -26,7 +25,7 @@ from coordinator.zk.znodes.partitions import (
 from coordinator.zk.znodes.paths import MAX_NAME, checked_name, is_name, shown
 from coordinator.zk.znodes.records import Topic, parsed_channel
 from tests.property.effort import ANY, Draw, tried
-from tests.property.records import RECORDS, Build, partitions, text
+from tests.property.records import RECORDS, Build, partitions
 from tests.support.next_release import as_next_release
 
 PARSERS: dict[str, Callable[[bytes], Any]] = {
@@ -93,13 +92,6 @@ def test_null_field_is_equal_to_a_missing_one(kind: str, record: tuple[dict[str,
     assert null == missing
 
 
-@tried(200, text)
-def test_state_of_a_later_release_is_read_with_all_fields_of_the_group(name: str) -> None:
-    state = GroupState(state=name, generation=7, epoch=3, target={"c": Target("i", {})})
-
-    assert GroupState.parse("where", state.to_bytes()) == state
-
-
 @tried(200, lambda draw: set(draw.some(range(100), 5, 1)), lambda draw: set(draw.some(range(100), 5)))
 def test_rewritten_topic_keeps_fields_of_a_later_release(known: set[int], more: set[int]) -> None:
     later = as_next_release(Topic("t", "id", tuple(sorted(known))).to_bytes())
@@ -126,19 +118,9 @@ def read(kind: str, data: bytes) -> Any:
         return None
 
 
-FIELDS = (
-    "adding_replicas", "all", "by", "bytes", "collected", "command", "consumer", "czxid", "ended", "epoch", "file",
-    "finished", "finished_ms", "generation", "groups", "host", "incarnation", "joined", "lease_ms", "left",
-    "left_out", "marks", "max_poll_interval_ms", "moved", "node", "offset", "option", "ownershipMap", "partitions",
-    "pattern", "paused", "protocols", "ranges", "reason", "refused", "replaced_by", "rows", "run", "running",
-    "seal_interval_ms", "sealed", "seen_ms", "segments_dir", "silent_since_ms", "since_ms", "standing_since_ms",
-    "standstill_ms", "started_ms", "state", "stopped_ms", "strategy", "subscription", "target", "thread", "topic_id",
-    "took_over_ms", "topics", "touched", "trigger", "user_data", "version",
-)  # fmt: skip
-
 TEXTS = ("\ud800", "²", "٣", "0-3,7", "7-3", "-1", "1" * 5000, "start-fetcher", "static", "..", "a/b", "\x00")
 FLOATS = (0.5, -0.0, 1e16, 1e308, 5e-324, float("nan"), float("inf"), float("-inf"))
-KEYS = (*FIELDS, *["t", "0", "1", "007", "²", "9" * 4301, "-1", "a/b", "", "\ud800"] * 5)
+KEYS = ("t", "0", "1", "007", "²", "9" * 4301, "-1", "a/b", "", "\ud800", "incarnation", "partitions", "version")
 SCALARS: tuple[Build, ...] = (
     lambda draw: draw.choice([None, True, False]),
     lambda draw: draw.randint(-3, 100),
@@ -156,10 +138,6 @@ def document(draw: Draw, depth: int = 3) -> Any:
     return inner if draw.truth() else {draw.choice(KEYS): each for each in inner}
 
 
-def objects(draw: Draw) -> dict[str, Any]:
-    return {field: document(draw) for field in draw.some(FIELDS, 6)}
-
-
 def with_nonsense(draw: Draw, kind: str) -> dict[str, Any]:
     values, field = with_a_field(draw, kind)
     return {**values, field: document(draw)}
@@ -169,12 +147,6 @@ def with_nonsense(draw: Draw, kind: str) -> dict[str, Any]:
 def test_any_bytes_are_a_record_or_bad_data(data: bytes) -> None:
     for kind in KINDS:
         read(kind, data)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@tried(200, objects)
-def test_any_json_is_a_record_or_bad_data(kind: str, values: dict[str, Any]) -> None:
-    read(kind, json.dumps(values).encode())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -316,17 +288,20 @@ def numbers(draw: Draw) -> frozenset[int]:
     return frozenset(draw.many(lambda draw: draw.randint(0, 40), 40))
 
 
+def assert_same_sets(mine: Any, one: frozenset[Any], other: Any, two: frozenset[Any]) -> None:
+    """`mine` and `other` are as these sets, together and each beside the other's set."""
+    assert mine == one and one == mine and hash(mine) == hash(one) and len(mine) == len(one)
+    for left, right in ((mine, two), (mine, other), (one, other)):
+        assert (left & right, left | right, left - right) == (one & two, one | two, one - two)
+        assert [left <= right, left < right, left >= right] == [one <= two, one < two, one >= two]
+        assert (left == right) == (one == two)
+
+
 @tried(500, numbers, numbers)
 def test_ranges_behave_as_the_set_of_their_numbers(one: frozenset[int], two: frozenset[int]) -> None:
-    mine, other = ranges.decode(ranges.encode(one)), ranges.decode(ranges.encode(two))
+    mine = ranges.decode(ranges.encode(one))
 
-    assert mine == one and one == mine and hash(mine) == hash(one) and len(mine) == len(one)
-    for right in (two, other):
-        assert (mine & right, mine | right, mine - right) == (one & two, one | two, one - two)
-        assert [mine <= right, mine < right, mine >= right] == [one <= two, one < two, one >= two]
-        assert (mine == right) == (one == two)
-    assert (one & other, one | other, one - other) == (one & two, one | two, one - two)
-    assert (one <= other, one >= other) == (one <= two, one >= two)
+    assert_same_sets(mine, one, ranges.decode(ranges.encode(two)), two)
     assert all((number in mine) == (number in one) for number in range(42))
 
 
@@ -336,18 +311,10 @@ def test_partition_ranges_behave_as_the_set_of_their_partitions(
 ) -> None:
     mine, other = PartitionRanges.of(one), PartitionRanges.of(two)
 
-    assert mine == one and one == mine and hash(mine) == hash(one) and len(mine) == len(one)
-    for right in (two, other):
-        assert (mine & right, mine | right, mine - right) == (one & two, one | two, one - two)
-        assert (mine <= right, mine >= right, mine == right) == (one <= two, one >= two, one == two)
-    assert (one & other, one | other, one - other) == (one & two, one | two, one - two)
-    assert (one <= other, one >= other, united([one, other])) == (one <= two, one >= two, one | two)
+    assert_same_sets(mine, one, other, two)
+    assert united([one, other]) == one | two
     assert range_texts(mine) == range_texts(one) and topics_of(mine) == topics_of(one) == list(by_topic(one))
-
-
-@tried(200, partitions)
-def test_partitions_by_topic_are_the_same_set(some: frozenset[TopicPartition]) -> None:
-    assert partition_set(by_topic(some)) == some
+    assert partition_set(by_topic(one)) == one
 
 
 # ---- names
