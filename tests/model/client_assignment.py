@@ -13,49 +13,32 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, NamedTuple
 
 from . import search as searching
-from .search import FIRST, NAMES, Result, is_mine, name_of, put, spend, swap
+from .search import FIRST, NAMES, Result, Step, is_mine, name_of, put, spend, swap, union
 
 WHOLE = 255  # the share of a mark that covers the whole member
 UNKNOWN = (9, 0, WHOLE)  # a mark for each member that may have been marked in a lost state
 MANNERS = ("good", "error", "double", "foreign", "stale")
 
-MUTATIONS = {
-    "nocommand": "the leader's multis do not check that the command still exists",
-    "nochannel": "the leader's multis do not check its channel's version",
-    "checkonly": "the leader's multis check its channel's version, and do not move it",
-    "keepold": "an existing entry below the ask is kept, not written again",
-    "older": "an answer is adopted although `state.ask` is as new",
-    "half": "entries are adopted without `answer`",
-    "unlisted": "entries that `answer` does not list are adopted",
-    "ghosts": "members that have gone stay in what is adopted",
-    "volatile": "failed members are kept in memory, not in `state`",
-    "newcomer": "a member that joins after a failure is asked before the failed ones are asked again",
-    "forgive": "a leader that dies with the ask unanswered has not failed",
-    "resend": "an ask whose command is gone without an answer is sent again, however often",
-    "excuse": "an answer for stale topics is never a failure",
-    "restless": "a change withdraws the ask that is out",
-    "reuse": "a failed ask is removed and its number taken again",
-    "askonly": "whether to ask is decided by the ask's members, not also by the target",
-    "twice": "shares are not checked for partitions named twice",
-    "nomark": "jobs: no whole-member marks",
-    "markall": "jobs: a whole-member mark also for an incarnation that was never sent a start",
-    "endonly": "jobs: marks only for incarnations that the coordinator ends, none for a name taken over",
-    "withdrawn": "jobs: a start that this turn withdraws does not count",
-    "trusting": "a `state` that lost its fields counts as one without adopted answers and without marks",
-    "quitclear": "jobs: a member that leaves because it was not polled clears what it runs",
-    "noepoch": "the coordinator's multis do not check the epoch",
-}
-
 
 @dataclass(frozen=True)
-class Config:
-    """The modelled features, and how many faults of each kind may happen."""
+class Config(searching.Bounds):
+    """The modelled features.
 
+    Of the faults `quit` is a member that is not polled: it ends its incarnation, and continues until its lease is over;
+    `amnesia` is a coordinator of an earlier release, which writes `state` without what it does not know.
+    """
+
+    TABLE = searching.table("client_assignment")
+    FAULTS = (
+        *("expire", "evict", "take", "join", "leave", "quit", "lost"),
+        *("late", "timeout", "lie", "change", "request", "amnesia"),
+    )
     names: int = 2  # members that exist; `members` of them are registered at the start
     members: int = 2
     parts: int = 2
@@ -68,30 +51,8 @@ class Config:
     latesync: int = 0  # 1: a multi in flight may arrive after the sync that followed it
     epochs: int = 1
     asks: int = 2
-    expire: int = 0
-    evict: int = 0
-    take: int = 0
-    join: int = 0
-    leave: int = 0
-    quit: int = 0  # a member that is not polled ends its incarnation, and continues until its lease is over
-    lost: int = 0
-    late: int = 0
-    timeout: int = 0
-    lie: int = 0
-    change: int = 0
-    amnesia: int = 0  # a coordinator of an earlier release writes `state` without what it does not know
-    request: int = 0
-    mut: str = ""
-    progress: int = 1  # every n-th state is checked for L5; 0: none
-    bad: str = "good,hang,error,double,stale,drops,dies,mute"  # how all but the last behave in these checks
-    max: int = 3_000_000
-    secs: float = 240
-    muts: frozenset[str] = field(default=frozenset(), init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "muts", frozenset(self.mut.split(",")) - {""})
-        if self.muts - MUTATIONS.keys():
-            raise ValueError(f"unknown mutation, known are {', '.join(MUTATIONS)}")
+    progress: int = 1
+    bad: str = "good,hang,error,double,stale,drops,dies,mute"  # how all but the last behave in checks of progress
 
 
 class Command(NamedTuple):
@@ -209,13 +170,6 @@ class World(NamedTuple):
     best: int  # the newest ask that was ever adopted, for the checks only
 
 
-Step = tuple[str, World, str]  # label, next world, violation or ""
-FAULTS = (
-    *("expire", "evict", "take", "join", "leave", "quit", "lost"),
-    *("late", "timeout", "lie", "change", "request", "amnesia"),
-)
-
-
 def identity(cfg: Config, name: int, incarnation: int) -> int:
     """The seat of a static member, its name; the incarnation of another, which is `FIRST` or more."""
     return name if NAMES[name] in cfg.static else incarnation
@@ -223,8 +177,7 @@ def identity(cfg: Config, name: int, incarnation: int) -> int:
 
 def first_world(cfg: Config) -> World:
     state, channels = State(1, 1, 0, (), 0, (), (), ()), (Channel(1, 0, 0, 0, 0, ()),) * cfg.names
-    faults = tuple((f, getattr(cfg, f)) for f in FAULTS)
-    w = World(1, state, ((0, 0),) * cfg.names, channels, (), 0, (), (Turn(),), (), faults, FIRST, 0, 0)
+    w = World(1, state, ((0, 0),) * cfg.names, channels, (), 0, (), (Turn(),), (), cfg.left, FIRST, 0, 0)
     for name in range(cfg.members):
         w = register(w, name, 0)
     if cfg.start == "running":
@@ -268,23 +221,21 @@ def apply(cfg: Config, w: World, multi: tuple[Any, ...]) -> tuple[World, str] | 
                     return None
                 bad = bad or "S4: an older epoch writes"
         elif op == "state":
-            if args[0] != state.version:
+            if args[1] != state.version:
                 return None
-            new = args[1]
+            new = args[2]
             if new.generation != state.generation and new.target:
                 bad = bad or (f"S9: ask {new.ask} adopted after ask {best}" if new.ask <= best else "")
                 best = new.ask
             state = new._replace(version=state.version + 1)
         elif op in ("check", "touch", "channel"):
             c = channels[args[0]]
-            if args[1] not in (c.version, None):
+            if args[1] != c.version:
                 return None
             if op == "touch":
                 channels[args[0]] = c._replace(version=c.version + 1)
             elif op == "channel":
-                channels[args[0]] = c._replace(
-                    version=c.version + 1, incarnation=args[2], ended=args[3], run=args[4], ask=args[5]
-                )
+                channels[args[0]] = Channel(c.version + 1, *args[2:], c.commands)
         elif op in ("stands", "remove", "remove if there"):
             c = channels[args[0]]
             if not any(x.seq == args[1] for x in c.commands) and op != "remove if there":
@@ -320,7 +271,7 @@ def apply(cfg: Config, w: World, multi: tuple[Any, ...]) -> tuple[World, str] | 
         elif op == "gone":
             ids[args[0]] = (0, 0)
         elif op == "(written for)":  # a check of the model: the leader writes only for an existing command
-            name, number, held = args
+            name, held, number = args
             if not any(x.seq == held for x in channels[name].commands):
                 bad = bad or f"S6: {NAMES[name]} writes below ask {number} after its command was withdrawn"
             if number in asks and asks[number].leader != name:
@@ -343,7 +294,7 @@ def adopted(cfg: Config, ask: Ask | None, state: State, present: tuple[tuple[int
     wanted = {n: entries.get(n, (0, 0))[0] for n, who, _ in ask.members if (n, who) in present}
     if {n: share for n, _, share, _ in state.target} != wanted:
         return "S9: the target is not the whole answer less those gone"
-    if is_twice(share for _, _, share, _ in state.target):
+    if is_twice([share for _, _, share, _ in state.target]):
         return "S2: a partition twice in the target"
     return ""
 
@@ -457,7 +408,7 @@ def plan(cfg: Config, epoch: int, s: Snapshot, *, timeout: bool = False, evict: 
     elif not adopts and all(channels[n].ask == ask for n in target):
         ops += [("forget", a.number) for a in s.asks if a.number < ask]
 
-    moves = machinery(cfg, epoch, generation, ask, channels, lives, ended, target, marks)
+    moves = machinery(cfg, (epoch, generation, ask), channels, lives, ended, target, marks)
     left = tuple((n, *target[n]) for n in sorted(target))
     new = State(0, epoch, generation, left, ask, failed, excused, tuple(sorted(marks)))
     if not ops and not moves and new == st._replace(version=0, epoch=epoch):
@@ -465,20 +416,15 @@ def plan(cfg: Config, epoch: int, s: Snapshot, *, timeout: bool = False, evict: 
     check = [("(adopted)", ask, tuple((n, i) for n, i, _ in present))] if adopts else []
     if cfg.split and moves:
         return (
-            (("epoch", epoch), ("state", st.version, new), *ops, *check),
-            (("epoch", epoch), ("state", st.version + 1, new), *moves),
+            (("epoch", epoch), ("state", 0, st.version, new), *ops, *check),
+            (("epoch", epoch), ("state", 0, st.version + 1, new), *moves),
         )
-    return ((("epoch", epoch), ("state", st.version, new), *ops, *moves, *check),)
+    return ((("epoch", epoch), ("state", 0, st.version, new), *ops, *moves, *check),)
 
 
-def is_twice(shares: Iterable[int]) -> bool:
+def is_twice(shares: Collection[int]) -> bool:
     """Is a partition in two of them?"""
-    seen = 0
-    for share in shares:
-        if seen & share:
-            return True
-        seen |= share
-    return False
+    return sum(shares) != union(shares)
 
 
 def judge(cfg: Config, ask: Ask, entries: tuple[tuple[int, int, int], ...]) -> dict[int, int] | None:
@@ -494,25 +440,18 @@ def judge(cfg: Config, ask: Ask, entries: tuple[tuple[int, int, int], ...]) -> d
 
 
 def machinery(
-    cfg: Config,
-    epoch: int,
-    generation: int,
-    ask: int,
-    channels: tuple[Channel, ...],
-    lives: list[bool],
-    ended: set[int],
-    target: dict[int, tuple[int, int, int]],
-    marks: set[tuple[int, int, int]],
-) -> list[Any]:
+    cfg: Config, order: tuple[int, int, int], channels: tuple[Channel, ...], lives: list[bool], ended: set[int],
+    target: dict[int, tuple[int, int, int]], marks: set[tuple[int, int, int]],
+) -> list[Any]:  # fmt: skip
     """Stops, and the starts whose partitions are free (jobs: whose whole group is)."""
-    jobs, wanted, withdraws = cfg.kind == "jobs", [], []
+    jobs, wanted, withdraws, ask = cfg.kind == "jobs", [], [], order[2]
     for n, c in enumerate(channels):
         share = target[n][1] if n in target else 0
         if not lives[n]:
             continue
         gives_up = WHOLE if jobs and c.ask not in (0, ask) else 0 if jobs else c.run & ~share
         option = "stop" if gives_up else "start" if n in target and (c.ask != ask or c.run != share) else ""
-        want = Command(0, option, epoch, generation, c.incarnation, ask, gives_up or share)
+        want = Command(0, option, *order[:2], c.incarnation, ask, gives_up or share)
         moving = [x for x in c.commands if x.option != "assign"]
         kept = [x for x in moving if x._replace(seq=0) == want or (cfg.chunk and x._replace(seq=0, option="") == want)]
         if cfg.chunk and not option:
@@ -525,16 +464,10 @@ def machinery(
         starts = [x for x in starts if x not in withdraws]
     clear = not marks and all(x.ask == ask for _, x in starts)
     clear = clear and all(c.ended or n in ended or c.ask in (0, ask) for n, c in enumerate(channels))
-    busy = 0
-    for n, c in enumerate(channels):
-        busy |= 0 if n in ended else c.run
-    for _, _, share in marks:
-        busy |= share
+    busy = union([c.run for n, c in enumerate(channels) if n not in ended] + [share for _, _, share in marks])
     out: list[Any] = [("remove", n, x.seq) for n, x in withdraws]
     for n, want in wanted:
-        others = 0
-        for m, x in starts:
-            others |= x.share if m != n else 0
+        others = union(x.share for m, x in starts if m != n)
         free = clear if jobs else not want.share & ~channels[n].run & (busy | others)
         if want.option == "stop" or free:
             out.append(("send", n, want))
@@ -561,6 +494,11 @@ def read(cfg: Config, w: World, s: Snapshot, what: str) -> Snapshot:
     return s._replace(ids=w.ids, request=w.request)
 
 
+def reads(cfg: Config, w: World) -> Snapshot:
+    """Those of a turn by itself."""
+    return reduce(lambda s, what: read(cfg, w, s, what), cfg.order, Snapshot())
+
+
 def coordinate(cfg: Config, w: World) -> Iterator[Step]:
     if w.epoch < cfg.epochs:
         yield f"elect C{w.epoch + 1}", w._replace(epoch=w.epoch + 1, turns=(*w.turns, Turn())), ""
@@ -579,7 +517,7 @@ def coordinate(cfg: Config, w: World) -> Iterator[Step]:
                 yield f"{who} is refused", w._replace(turns=put(w.turns, i, Turn())), ""
                 continue
             rest = Turn(0, Snapshot(), t.queue[1:])
-            label = f"{who}: {described(t.queue[0])}"
+            label = f"{who}: {searching.described(t.queue[0], SAYS)}"
             yield label, done[0]._replace(turns=put(w.turns, i, rest)), done[1]
             lost = spend(done[0], "lost")
             if lost and t.queue[1:]:
@@ -606,24 +544,14 @@ def coordinate(cfg: Config, w: World) -> Iterator[Step]:
             yield label + why, paid._replace(turns=put(w.turns, i, Turn(0, Snapshot(), queue))), ""
 
 
-def described(multi: tuple[Any, ...]) -> str:
-    """The label of a coordinator's multi, for a trace."""
-    out = []
-    for op, *args in multi:
-        if op == "send":
-            x = args[1]
-            out.append(f"{x.option} to {name_of(args[0], x.incarnation)} ask {x.ask} share {x.share}")
-        elif op == "remove":
-            out.append(f"withdraw from {NAMES[args[0]]}")
-        elif op == "channel":
-            out.append(f"end {name_of(args[0], args[2])}")
-        elif op == "(adopted)":
-            out.append(f"ADOPT ask {args[0]}")
-        elif op == "ask":
-            out.append(f"make ask {args[0].number}")
-        elif op == "forget":
-            out.append(f"remove ask {args[0]}")
-    return ", ".join(out) or "state"
+SAYS: dict[str, Callable[..., str]] = {
+    "send": lambda n, x: f"{x.option} to {name_of(n, x.incarnation)} ask {x.ask} share {x.share}",
+    "remove": lambda n, seq: f"withdraw from {NAMES[n]}",
+    "channel": lambda n, version, incarnation, *changes: f"end {name_of(n, incarnation)}",
+    "(adopted)": lambda number, present: f"ADOPT ask {number}",
+    "ask": lambda ask: f"make ask {ask.number}",
+    "forget": lambda number: f"remove ask {number}",
+}
 
 
 # ------------------------------------------------------------------------------------------------- a member
@@ -650,7 +578,7 @@ def leader_multi(cfg: Config, p: Process) -> tuple[str, tuple[Any, ...], Process
     work = p.work
     assert work
     last, n = len(work.todo) < 2, p.name
-    ops: list[Any] = [("(written for)", n, work.ask, work.seq), ("asked", work.ask)]
+    ops: list[Any] = [("(written for)", n, work.seq, work.ask), ("asked", work.ask)]
     moved = 0
     if "nochannel" not in cfg.muts:
         moved = int(last or "checkonly" not in cfg.muts)
@@ -688,24 +616,35 @@ def obey(cfg: Config, w: World, p: Process) -> tuple[str, tuple[Any, ...], Proce
 
 
 def send(cfg: Config, w: World, p: Process, what: str, ops: Any, after: Process, before: Process) -> Iterator[Step]:
-    """A member's multi: answered, refused, done with its reply lost, or still on its way."""
-    label, unknown = f"{name_of(p.name, p.incarnation)} {what}", before._replace(unknown=1, work=())
-    done = apply(cfg, w, ops)
-    if done is None:
-        yield label + ": refused", swap(w, p, unknown), ""
+    yield from searching.sends(apply, cfg, w, p, what, ops, after, before._replace(work=()))
+
+
+def begin(cfg: Config, w: World, p: Process, command: Command, manners: tuple[str, ...] = MANNERS) -> Iterator[Step]:
+    """A leader reads ask and ids, and computes."""
+    ask = next((a for a in w.asks if a.number == command.ask), None)
+    who = name_of(p.name, p.incarnation)
+    if ask is None or ask.answer or command.incarnation != p.incarnation:
+        yield from send(cfg, w, p, "drops assign", (("remove", p.name, command.seq), ("touch", p.name, p.version)),
+                        p._replace(version=p.version + 1), p)  # fmt: skip
         return
-    yield label, swap(done[0], p, after), done[1]
-    if lost := spend(done[0], "lost"):
-        yield label + " (reply lost)", swap(lost, p, unknown), done[1]
-    if late := spend(w, "late"):
-        yield label + " (in flight)", swap(late, p, unknown)._replace(flight=(*late.flight, (p.incarnation, ops))), ""
+    for manner in manners:
+        paid = w if manner == "good" or manners is not MANNERS else spend(w, "lie")
+        if paid:
+            work = compute(cfg, w, command, ask, manner)
+            after = swap(paid, p, p._replace(work=work))._replace(tag=1 - w.tag)
+            yield f"{who} computes ask {ask.number} ({manner})", after, ""
 
 
-def behave(cfg: Config, w: World) -> Iterator[Step]:
+def behave(
+    cfg: Config, w: World, answer: Callable[..., Iterator[Step]] = begin, mute: Collection[int] = ()
+) -> Iterator[Step]:
+    """Every step of a process; how leaders answer a command, and those that do nothing."""
     for p in w.processes:
         who, c, mine = name_of(p.name, p.incarnation), w.channels[p.name], is_mine(w, p)
         if not mine or not p.session:
             yield f"{who} ends (its lease is over)", swap(w, p, None), ""
+            continue
+        if p.name in mute:
             continue
         if expired := spend(w, "expire"):
             yield f"{who}: session expires", swap(expire(w, p), p, lapse(cfg, p))._replace(left=expired.left), ""
@@ -725,11 +664,8 @@ def behave(cfg: Config, w: World) -> Iterator[Step]:
             yield f"{who} syncs", swap(w, p, fresh)._replace(flight=rest), ""
             continue
         if (changed := spend(w, "change")) and not p.work:
-            yield (
-                f"{who} changes its metadata",
-                changed._replace(ids=put(w.ids, p.name, (p.incarnation, w.ids[p.name][1] + 1))),
-                "",
-            )
+            ids = put(w.ids, p.name, (p.incarnation, w.ids[p.name][1] + 1))
+            yield f"{who} changes its metadata", changed._replace(ids=ids), ""
         if (asked := spend(w, "request")) and not w.request:
             yield f"{who} requests", asked._replace(request=1), ""
         if todo := obey(cfg, w, p):
@@ -738,19 +674,13 @@ def behave(cfg: Config, w: World) -> Iterator[Step]:
             what, ops, after = leader_multi(cfg, p)
             yield from send(cfg, w, p, what, ops, after, p)
             continue
-        for x in c.commands:
-            if x.option == "assign":
-                yield from begin(cfg, w, p, x)
-                break
+        if assign := [x for x in c.commands if x.option == "assign"]:
+            yield from answer(cfg, w, p, assign[0])
     for name in range(cfg.names):
         fault = "take" if w.ids[name][0] else "join"
         if paid := spend(w, fault):
             yield f"{name_of(name, w.newest)} registers", register(paid, name, 0), ""
-    for i, (_, ops) in enumerate(w.flight):
-        done = apply(cfg, w, ops)
-        rest = (*w.flight[:i], *w.flight[i + 1 :])
-        if done:
-            yield f"late: {[o[0] for o in ops]}", done[0]._replace(flight=rest), done[1]
+    yield from searching.arrives(apply, cfg, w)
 
 
 def expire(w: World, p: Process) -> World:
@@ -762,73 +692,31 @@ def lapse(cfg: Config, p: Process) -> Process:
     return p._replace(session=0, work=(), **({} if cfg.kind == "jobs" else {"ask": 0, "share": 0}))
 
 
-def begin(cfg: Config, w: World, p: Process, command: Command, manners: tuple[str, ...] = MANNERS) -> Iterator[Step]:
-    """A leader reads ask and ids, and computes."""
-    ask = next((a for a in w.asks if a.number == command.ask), None)
-    who = name_of(p.name, p.incarnation)
-    if ask is None or ask.answer or command.incarnation != p.incarnation:
-        yield from send(cfg, w, p, "drops assign", (("remove", p.name, command.seq), ("touch", p.name, p.version)),
-                        p._replace(version=p.version + 1), p)  # fmt: skip
-        return
-    for manner in manners:
-        paid = w if manner == "good" or manners is not MANNERS else spend(w, "lie")
-        if paid:
-            work = compute(cfg, w, command, ask, manner)
-            yield (
-                f"{who} computes ask {ask.number} ({manner})",
-                swap(paid, p, p._replace(work=work))._replace(tag=1 - w.tag),
-                "",
-            )
-
-
 # ------------------------------------------------------------------------------------------------- states
+
+
+RANKED = {"stands": True, "remove": True, "remove if there": False, "(written for)": False}
 
 
 def canonical(cfg: Config, w: World) -> World:
     """Versions become 1 or 0, command names their ranks; turns and multis that can only be refused are dropped."""
-    rank = {x: i + 1 for i, x in enumerate(sorted(x.seq for c in w.channels for x in c.commands))}
     ahead, moved = [c.version - 1 for c in w.channels], w.state.version - 1
-
-    def channel(c: Any, by: int) -> Any:
-        if not c:
-            return c
-        commands = tuple(x._replace(seq=rank.get(x.seq, 0)) for x in c.commands)
-        return c._replace(version=max(c.version - by, 0), commands=commands)
-
-    def op(o: tuple[Any, ...]) -> tuple[Any, ...]:
-        if o[0] in ("check", "touch", "channel"):
-            return (*o[:2], max(o[2] - ahead[o[1]], 0), *o[3:])
-        if o[0] in ("stands", "remove", "remove if there"):
-            return (*o[:2], rank.get(o[2], 0))
-        if o[0] == "(written for)":
-            return (*o[:3], rank.get(o[3], 0))
-        return ("state", o[1] - moved, o[2]) if o[0] == "state" else o
-
-    def hopeless(multi: tuple[Any, ...]) -> bool:
-        return any(
-            (o[0] in ("check", "touch", "channel") and o[2] != 1)
-            or (o[0] in ("stands", "remove") and not o[2])
-            or (o[0] == "state" and o[1] != 1)
-            for o in multi
-        )
-
+    canon = searching.Canon(w, {"state": [moved], "check": ahead, "touch": ahead, "channel": ahead}, RANKED)
     turns = []
     for i, t in enumerate(w.turns):
-        s, queue = t.snapshot, tuple(tuple(op(o) for o in multi) for multi in t.queue)
+        s, queue = t.snapshot, tuple(canon.multi(multi) for multi in t.queue)
         over = (i + 1 < w.epoch and "noepoch" not in cfg.muts) or bool(s.state and s.state.version != w.state.version)
-        if over or (queue and hopeless(queue[0])):
+        if over or (queue and canon.is_hopeless(queue[0])):
             turns.append(Turn())
             continue
-        seen = tuple(channel(c, ahead[n]) for n, c in enumerate(s.channels))
-        s = s._replace(state=s.state and s.state._replace(version=1), channels=seen)
+        s = s._replace(state=s.state and s.state._replace(version=1), channels=canon.channels(s.channels))
         turns.append(Turn(t.at, s, queue))
-    flight = ((i, tuple(op(o) for o in multi)) for i, multi in w.flight)
     return w._replace(
-        state=w.state._replace(version=1), channels=tuple(channel(c, ahead[n]) for n, c in enumerate(w.channels)),
+        state=w.state._replace(version=1), channels=canon.channels(w.channels),
         processes=tuple(sorted(
             p._replace(version=int(p.version == w.channels[p.name].version),
-                       work=p.work and p.work._replace(seq=rank.get(p.work.seq, 0))) for p in w.processes)),
-        turns=tuple(turns), flight=tuple(sorted(f for f in flight if not hopeless(f[1]))),
+                       work=p.work and p.work._replace(seq=canon.rank(p.work.seq))) for p in w.processes)),
+        turns=tuple(turns), flight=canon.flight(w.flight),
     )  # fmt: skip
 
 
@@ -874,38 +762,24 @@ def is_settled(cfg: Config, w: World) -> bool:
 
 def serve(cfg: Config, w: World, manner: str, limit: int = 30) -> World:
     """Every process does what it can; the assignors of all but the last name follow `manner`."""
-    good = cfg.names - 1
+    bad = range(cfg.names - 1)
+
+    def answer(cfg: Config, w: World, p: Process, x: Command) -> Iterator[Step]:
+        if p.name not in bad or manner not in ("hang", "dies", "drops"):
+            yield from begin(cfg, w, p, x, (manner if p.name in bad and manner in MANNERS else "good",))
+        elif manner == "dies":
+            yield "", register(swap(w, p, None), p.name, w.ids[p.name][1]), ""
+        elif manner == "drops":
+            yield "", drop(w, p, x), ""
+
+    mute = bad if manner == "mute" else range(0)
     for _ in range(limit):
-        for p in w.processes:
-            bad = p.name < good
-            c = w.channels[p.name]
-            if not is_mine(w, p) or not p.session:
-                w = swap(w, p, None)
-            elif bad and manner == "mute":
-                continue
-            elif p.unknown or p.version != c.version:
-                w = swap(w, p, p._replace(unknown=0, version=c.version, ask=c.ask, share=c.run, work=()))
-            elif todo := obey(cfg, w, p):
-                w = next(send(cfg, w, p, *todo))[1]
-            elif p.work:
-                what, ops, after = leader_multi(cfg, p)
-                w = next(send(cfg, w, p, what, ops, after, p))[1]
-            elif c.commands and not (bad and manner == "hang"):
-                if bad and manner == "dies":
-                    w = register(swap(w, p, None), p.name, w.ids[p.name][1])
-                elif bad and manner == "drops":
-                    w = drop(w, p, c.commands[0])
-                else:
-                    how = manner if bad and manner in MANNERS else "good"
-                    w = next(begin(cfg, w, p, c.commands[0], (how,)))[1]
-            else:
-                continue
+        _, after, _ = next(behave(cfg, w, answer, mute), ("", None, ""))
+        if after is None:
             break
-        else:
-            break
-        w = canonical(cfg, w)
+        w = canonical(cfg, after)
     for name in range(cfg.names):
-        if not any(p.name == name for p in w.processes) and not (name < good and manner == "mute"):
+        if not any(p.name == name for p in w.processes) and name not in mute:
             w = register(w, name, 0)
     return canonical(cfg, w)
 
@@ -919,14 +793,12 @@ def drop(w: World, p: Process, command: Command) -> World:
 
 def settles(cfg: Config, w: World, manner: str, failover: bool, rounds: int = 24) -> bool:
     """Faults have stopped: does a fair schedule reach Stable? With `failover` each failed ask kills the coordinator."""
-    w = w._replace(epoch=w.epoch + 1, turns=(), flight=(), left=tuple((f, 0) for f in FAULTS))
+    w = w._replace(epoch=w.epoch + 1, turns=(), flight=(), left=tuple((f, 0) for f, _ in w.left))
     for _ in range(rounds):
         w = serve(cfg, w, manner)
         if is_settled(cfg, w):
             return True
-        s = Snapshot()
-        for what in cfg.order:
-            s = read(cfg, w, s, what)
+        s = reads(cfg, w)
         queue = plan(cfg, w.epoch, s)
         if not queue and (stuck := [n for n, c in enumerate(w.channels) if c.commands]):
             assign = w.channels[stuck[0]].commands[0].option == "assign"
@@ -971,10 +843,7 @@ def crash_loop(cfg: Config, rounds: int = 40, lease: int = 2) -> list[int]:
 
 def one_turn(cfg: Config, w: World, dead: tuple[Process, ...] = ()) -> World:
     """A turn by itself, while processes that are gone (`dead`) still have their leases."""
-    s = Snapshot()
-    for what in cfg.order:
-        s = read(cfg, w._replace(processes=(*w.processes, *dead)), s, what)
-    for multi in plan(cfg, w.epoch, s):
+    for multi in plan(cfg, w.epoch, reads(cfg, w._replace(processes=(*w.processes, *dead)))):
         done = apply(cfg, w, multi)
         assert done
         w = done[0]
@@ -988,7 +857,7 @@ def without(w: World, name: int) -> World:
 # ------------------------------------------------------------------------------------------------- search
 
 
-def search(cfg: Config) -> Result:
+def run(cfg: Config) -> Result:
     """Breadth first, up to the first violation."""
     manners = cfg.bad.split(",")
 
@@ -1008,7 +877,7 @@ def search(cfg: Config) -> Result:
 def main(words: list[str]) -> int:
     rounds = {"storm": storm, "crashloop": crash_loop}.get(words[0] if words else "")
     if rounds is None:
-        return searching.main(Config, search, words)
+        return searching.main(Config, run, words)
     print("in rounds", rounds(searching.configured(Config, words[1:])))
     return 0
 

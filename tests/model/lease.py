@@ -15,34 +15,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .search import Result, main, search
+from .search import Bounds, Result, main, search, table
 
 TIMEOUT, LEASE, CERTAIN, HALF_TICK = 12, 8, 11, 1
 """The session, the lease from the renewal before, at most from the one before that; the leader's interval of pings."""
 
 LONG_AGO = TIMEOUT + 1
 
-MUTATIONS = {
-    "last": "a lease counts from the last answered sync",
-    "close": "a renewal counts less than half a tick after the answer of the one before",
-    "sent": "half a tick is counted from when the sync of the renewal before was sent, not answered",
-    "unconfirmed": "a lease counts from the renewal before only",
-}
-
 
 @dataclass(frozen=True)
-class Config:
+class Config(Bounds):
     """The bounds of a search.
 
     :ivar transit: whether packets between client and follower take time.  :ivar deep: packets under way each direction.
     :ivar syncs: renewals of the client, at most.  :ivar silent: units since the session was opened, to begin with.
     """
 
+    TABLE = table("lease")
     transit: int = 1
     deep: int = 2
     syncs: int = 4
     silent: int = 0
-    mut: str = ""
     max: int = 12_000_000
     secs: float = 300
 
@@ -79,7 +72,7 @@ class World(NamedTuple):
     syncs: int = 0
 
 
-def model(config: Config) -> Result:
+def run(config: Config) -> Result:
     """Search this configuration."""
     mutation = config.mut
 
@@ -140,28 +133,16 @@ def model(config: Config) -> Result:
         deadline = w.deadline - 1 if w.deadline > 0 else -1
         left = max(0, w.left - 1)
         bad = f"the session ends {left} units before the lease" if deadline <= 0 < left else ""
-        older = [
-            Sync(min(each.sent + 1, LONG_AGO), min(each.answered + 1, LONG_AGO)) if each else None
-            for each in (w.last, w.before)
-        ]
-        yield (
-            "time passes" + (", leader pings" if w.ping == 0 else ""),
-            w._replace(
-                ping=ping - 1,
-                down=down,
-                deadline=deadline,
-                waits=w.waits + 1 if 0 <= w.waits < LONG_AGO else w.waits,
-                last=older[0],
-                before=older[1],
-                certain=min(w.certain + 1, LONG_AGO),
-                left=left,
-            ),
-            bad,
+        last, before = (
+            each and Sync(min(each.sent + 1, LONG_AGO), min(each.answered + 1, LONG_AGO)) for each in (w.last, w.before)
         )
+        waits, certain = w.waits + (0 <= w.waits < LONG_AGO), min(w.certain + 1, LONG_AGO)
+        after = World(ping - 1, deadline, w.up, down, w.touched, waits, w.where, last, before, certain, left, w.syncs)
+        yield "time passes" + (", leader pings" if w.ping == 0 else ""), after, bad
 
     start = World(ping=0, deadline=TIMEOUT - config.silent, certain=config.silent)
     return search(start, steps, lambda w: "", 0, config.max, config.secs)
 
 
 if __name__ == "__main__":
-    sys.exit(main(Config, model, sys.argv[1:]))
+    sys.exit(main(Config, run, sys.argv[1:]))

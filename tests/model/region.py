@@ -13,51 +13,29 @@ again: a stop ends a hold in one multi. Examples:
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, NamedTuple
 
-from .search import FIRST, NAMES, Result, is_mine, main, name_of, put, search, spend, swap
+from . import search as searching
+from .search import FIRST, NAMES, Result, Step, is_mine, name_of, put, spend, swap, union
 
 COPY = 10
 """Added to the name of a contribution of which partitions are copied, and not the state of its member."""
 RUNNING, RESETTING = "Running", "Resetting"
 OPEN, COMPLETED, ABORTED, ABANDONED = "open", "completed", "aborted", "abandoned"
 
-SPARE = ("unready", "overtaken", "noregion", "nogroups")
-"""Of the mutations those that break nothing: what they take out is for people, or a second line of defence."""
-
-MUTATIONS = {
-    "partial": "a generation resets only the members whose share changes",
-    "bounce": "a new incarnation of a name is no reset",
-    "commit": "a member begins at the offset of its channel or of `offsets`, not at the cut's",
-    "gone": "the states of departed names are assigned to no member",
-    "everybody": "the states of names that are gone are given to each member",
-    "unready": "a checkpoint begins before every member has its state back",
-    "clock": "a drained member resumes by itself",
-    "incomplete": "a checkpoint completes with the contributions that are there",
-    "departed": "a checkpoint begins although a member of the target has gone",
-    "overtaken": "a drain of an earlier reset is obeyed",
-    "nocut": "a contribution does not check that its checkpoint is open",
-    "nochannel": "a contribution does not check its member's channel",
-    "noregion": "the multis of a group's turn do not check the region",
-    "nogroups": "a region's turn does not check the groups",
-    "stateless": "of a static member that is away only the partitions are copied, and not its own state",
-    "heirless": "a checkpoint begins while the member that is given the states of names that are gone is away",
-    "later": "what is copied of members that are away is decided when a checkpoint completes, and not when it begins",
-    "uncopied": "a group without members is not copied from the cut before",
-    "noepoch": "the coordinator's multis do not check the epoch",
-}
-
 
 @dataclass(frozen=True)
-class Config:
-    """The modelled features, and how many faults of each kind may happen.
+class Config(searching.Bounds):
+    """The modelled features.
 
     :ivar groups: the group of each name; each has one partition for each of its names.
     """
 
+    TABLE = searching.table("region")
+    FAULTS = ("resets", "expire", "take", "join", "leave", "lost", "late", "timeout")
     groups: str = "aa"
     members: int = 2
     static: str = ""  # names that may leave and keep their seat
@@ -66,25 +44,8 @@ class Config:
     epochs: int = 1
     parallel: int = 0  # 1: a coordinator takes the turns of groups and region at once
     cuts: int = 2
-    resets: int = 0  # an operator's
-    expire: int = 0
-    take: int = 0
-    join: int = 0
-    leave: int = 0
-    lost: int = 0
-    late: int = 0
-    timeout: int = 0
     start: str = "fresh"  # or "running": every member has its state of the initial cut; "cut": and has drained for 1
-    mut: str = ""
-    progress: int = 7  # every n-th state is checked for L6; 0: none
-    max: int = 3_000_000
-    secs: float = 240
-    muts: frozenset[str] = field(default=frozenset(), init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "muts", frozenset(self.mut.split(",")) - {""})
-        if self.muts - MUTATIONS.keys():
-            raise ValueError(f"unknown mutation, known are {', '.join(MUTATIONS)}")
+    progress: int = 7
 
     @property
     def names(self) -> range:
@@ -94,12 +55,15 @@ class Config:
         """The names of a group; its partitions have the same numbers."""
         return [n for n in self.names if self.groups[n] == group]
 
+    def reads(self, key: str) -> int:
+        """How many a turn of this group takes, or (empty) of the region."""
+        return len(self.order) if key else 3
+
     @property
     def keys(self) -> list[str]:
         return sorted(set(self.groups))
 
 
-FAULTS = ("resets", "expire", "take", "join", "leave", "lost", "late", "timeout")
 Numbers = tuple[int, ...]
 
 
@@ -211,9 +175,6 @@ class World(NamedTuple):
     newest: int
 
 
-Step = tuple[str, World, str]
-
-
 def fresh_turns(cfg: Config) -> tuple[Turn, ...]:
     return tuple(Turn(key) for key in ("", *cfg.keys))
 
@@ -223,9 +184,8 @@ def first_world(cfg: Config) -> World:
     nothing = (0,) * n
     groups = tuple(Group(1, (), 0, 0) for _ in cfg.keys)
     region = Region(1, RESETTING, 0, 0, 1)
-    faults = tuple((f, getattr(cfg, f)) for f in FAULTS)
     w = World(1, region, groups, nothing, (Channel(1, 0, 0, 0, 0, 0, 0, ()),) * n, nothing, (), (), (fresh_turns(cfg),),
-              (), faults, FIRST)  # fmt: skip
+              (), cfg.left, FIRST)  # fmt: skip
     for name in range(cfg.members):
         w = register(w, name)
     if cfg.start != "fresh":
@@ -290,10 +250,10 @@ def apply(cfg: Config, w: World, multi: tuple[Any, ...]) -> tuple[World, str] | 
                     return None
                 bad = bad or "S4: an older epoch writes"
         elif op in ("region", "region is"):
-            if args[0] != region.version and not (op == "region is" and "noregion" in cfg.muts):
+            if args[1] != region.version and not (op == "region is" and "noregion" in cfg.muts):
                 return None
             if op == "region":
-                region = args[1]._replace(version=region.version + 1)
+                region = args[2]._replace(version=region.version + 1)
         elif op in ("group", "group is"):
             if args[1] != groups[args[0]].version and not (op == "group is" and "nogroups" in cfg.muts):
                 return None
@@ -301,7 +261,7 @@ def apply(cfg: Config, w: World, multi: tuple[Any, ...]) -> tuple[World, str] | 
                 groups[args[0]] = args[2]._replace(version=groups[args[0]].version + 1)
         elif op == "channel":
             name, version, changes = args
-            if version not in (channels[name].version, None):
+            if version != channels[name].version:
                 return None
             channels[name] = channels[name]._replace(version=channels[name].version + 1, **dict(changes))
         elif op == "offsets":
@@ -425,43 +385,33 @@ def group_turn(
         if "partial" not in cfg.muts or not before:
             after, more = after_reset(cfg, region, w.cuts, region.cut)
             ops += more
-        ops.append(("region", region.version, after))
+        ops.append(("region", 0, region.version, after))
     else:
         target = {n: (present.get(n, inc) if "bounce" in cfg.muts else inc, share) for n, inc, share in st.target}
         if "departed" in cfg.muts:
             target = {n: each for n, each in target.items() if present.get(n) == each[0]}
         after = region
-        ops.append(("region is", region.version))
-    moves, is_settled = moved(cfg, epoch, after, names, channels, lives, target, w.cuts)
+        ops.append(("region is", 0, region.version))
+    moves, is_settled = moved(cfg, epoch, after, lives, target, channels, w.cuts)
     away |= {n: before[n] for n in seats & before.keys()} if held else {}
     ready = after.reset if is_settled and (held or not is_new or not present) else 0
     new = Group(0, tuple((n, *target[n]) for n in sorted(target)), ready, int(bool(held)), tuple(sorted(away)))
-    if not moves and ops == [("region is", region.version)] and new == st._replace(version=0):
+    if not moves and ops == [("region is", 0, region.version)] and new == st._replace(version=0):
         return ()
     return ((("epoch", epoch), ("group", index, st.version, new), *ops, *moves),)
 
 
 def moved(
-    cfg: Config,
-    epoch: int,
-    region: Region,
-    names: list[int],
-    channels: tuple[Channel, ...],
-    lives: dict[int, bool],
-    target: dict[int, tuple[int, int]],
-    cuts: tuple[Cut, ...],
-) -> tuple[list[Any], bool]:
+    cfg: Config, epoch: int, region: Region, lives: dict[int, bool], target: dict[int, tuple[int, int]],
+    channels: tuple[Channel, ...], cuts: tuple[Cut, ...],
+) -> tuple[list[Any], bool]:  # fmt: skip
     """Commands that are due, those withdrawn, and whether every member of the target has its state back."""
+    names = list(lives)
     out: list[Any] = []
     starts: list[Any] = []
     is_settled = True
-    busy = 0
-    for n in names:
-        busy |= channels[n].run if lives[n] else 0
-    pending = 0
-    for n in names:
-        for x in channels[n].commands:
-            pending |= x.share if x.option == "start" and lives[n] else 0
+    here = [channels[n] for n in names if lives[n]]
+    taken = union([c.run for c in here] + [x.share for c in here for x in c.commands if x.option == "start"])
     gone = {x.name for x in contributions(cuts, region.cut) if x.name < COPY} - target.keys()
     if target and not lives[min(target)] and gone & set(names) and "heirless" not in cfg.muts:
         is_settled = False
@@ -491,7 +441,7 @@ def moved(
         kept = [x for x in c.commands if want is not None and x._replace(seq=0) == want]
         out += [("remove", n, x.seq) for x in c.commands if x not in kept]
         if want is not None and not kept:
-            if want.option == "start" and want.share & (busy | pending):
+            if want.option == "start" and want.share & taken:
                 continue
             starts.append(("send", n, want))
     return out + starts, is_settled
@@ -511,24 +461,24 @@ def region_turn(cfg: Config, epoch: int, s: tuple[Any, ...], w: World) -> Iterat
             after = region._replace(cut=cut.number, open=0)
             away = {n for g in groups for n in g.away} if "later" in cfg.muts else set(cut.away)
             copies = ("copy", cut.number, copied(cfg, region, cuts, cut, away))
-            ops = (fence, ("region", region.version, after), copies, ("end", cut.number, COMPLETED))
+            ops = (fence, ("region", 0, region.version, after), copies, ("end", cut.number, COMPLETED))
             yield f"completes {cut.number}", w, ((*ops, ("(completed)", cut.number)),)
         if paid := spend(w, "timeout"):
             after = region._replace(open=0)
-            yield f"aborts {cut.number}", paid, ((fence, ("region", region.version, after),
+            yield f"aborts {cut.number}", paid, ((fence, ("region", 0, region.version, after),
                                                  ("end", cut.number, ABORTED)),)  # fmt: skip
         return
     if region.state == RESETTING and is_ready and anybody:
-        yield "is Running", w, ((fence, ("region", region.version, region._replace(state=RUNNING)), *stable),)
+        yield "is Running", w, ((fence, ("region", 0, region.version, region._replace(state=RUNNING)), *stable),)
     number = 1 + max((c.number for c in cuts), default=0)
     if region.state == RUNNING and is_ready and anybody and number <= cfg.cuts:
         made = Cut(number, region.reset, anybody, OPEN, (), tuple(n for g in groups for n in g.away))
         after = region._replace(open=number)
-        yield f"begins {number}", w, ((fence, ("region", region.version, after), *stable, ("begin", made)),)
+        yield f"begins {number}", w, ((fence, ("region", 0, region.version, after), *stable, ("begin", made)),)
     for to in (0, *(c.number for c in cuts if c.status == COMPLETED)):
         if paid := spend(w, "resets"):
             after, ops = after_reset(cfg, region, cuts, to)
-            yield f"resets to {to}", paid, ((fence, ("region", region.version, after), *ops),)
+            yield f"resets to {to}", paid, ((fence, ("region", 0, region.version, after), *ops),)
 
 
 def copied(cfg: Config, region: Region, cuts: tuple[Cut, ...], cut: Cut, away: set[int]) -> tuple[Contribution, ...]:
@@ -553,13 +503,14 @@ def copied(cfg: Config, region: Region, cuts: tuple[Cut, ...], cut: Cut, away: s
     return tuple(found)
 
 
-def read(cfg: Config, w: World, t: Turn) -> Any:
-    """One read of a turn."""
-    if not t.key:
-        return (w.region, w.cuts, w.groups)[t.at]
-    what = cfg.order[t.at]
-    group = w.groups[cfg.keys.index(t.key)]
-    return {"r": w.region, "s": group, "c": w.channels, "i": w.ids}[what]
+def read(cfg: Config, w: World, t: Turn) -> Turn:
+    """After one more read."""
+    if t.key:
+        group = w.groups[cfg.keys.index(t.key)]
+        found: Any = {"r": w.region, "s": group, "c": w.channels, "i": w.ids}[cfg.order[t.at]]
+    else:
+        found = (w.region, w.cuts, w.groups)[t.at]
+    return t._replace(at=t.at + 1, snapshot=(*t.snapshot, found))
 
 
 def ordered(cfg: Config, t: Turn) -> tuple[Any, ...]:
@@ -576,23 +527,15 @@ def decisions(cfg: Config, epoch: int, t: Turn, w: World) -> Iterator[tuple[str,
         queue = group_turn(cfg, epoch, t.key, ordered(cfg, t), w, waits=waits, keeps=keeps)
         if queue and queue not in seen:
             seen.append(queue)
-            yield f"turn of {t.key}: {said(queue[0])}", w, queue
+            yield f"turn of {t.key}: {searching.described(queue[0], SAYS)}", w, queue
 
 
-def said(multi: tuple[Any, ...]) -> str:
-    """The label of a coordinator's multi, for a trace."""
-    out = []
-    for op, *args in multi:
-        if op == "send":
-            x = args[1]
-            out.append(f"{x.option} to {name_of(args[0], x.incarnation)} reset {x.reset} cut {x.cut} share {x.share}")
-        elif op == "region":
-            out.append(f"region {args[1].state} cut {args[1].cut} open {args[1].open} reset {args[1].reset}")
-        elif op == "channel":
-            out.append(f"ends {NAMES[args[0]]}")
-        elif op == "end":
-            out.append(f"checkpoint {args[0]} {args[1]}")
-    return ", ".join(out) or "state"
+SAYS: dict[str, Callable[..., str]] = {
+    "send": lambda n, x: f"{x.option} to {name_of(n, x.incarnation)} reset {x.reset} cut {x.cut} share {x.share}",
+    "region": lambda _, version, r: f"region {r.state} cut {r.cut} open {r.open} reset {r.reset}",
+    "channel": lambda n, version, changes: f"ends {NAMES[n]}",
+    "end": lambda number, status: f"checkpoint {number} {status}",
+}
 
 
 def coordinate(cfg: Config, w: World) -> Iterator[Step]:
@@ -614,11 +557,14 @@ def coordinate(cfg: Config, w: World) -> Iterator[Step]:
                 if done is None:
                     yield f"{who} is refused", become(w, Turn(t.key)), ""
                 else:
-                    yield f"{who} commits {said(t.queue[0])}", become(done[0], Turn(t.key)), done[1]
+                    yield (
+                        f"{who} commits {searching.described(t.queue[0], SAYS)}",
+                        become(done[0], Turn(t.key)),
+                        done[1],
+                    )
                 continue
-            length = len(cfg.order) if t.key else 3
-            t = t._replace(at=t.at + 1, snapshot=(*t.snapshot, read(cfg, w, t)))
-            if t.at < length:
+            t = read(cfg, w, t)
+            if t.at < cfg.reads(t.key):
                 yield f"{who} reads {t.key or 'region'} {t.at}", become(w, t), ""
                 continue
             is_idle = True
@@ -686,20 +632,6 @@ def load(cfg: Config, w: World, p: Process) -> Process:
     return p._replace(loaded=1, positions=positions, counts=counts)
 
 
-def send(cfg: Config, w: World, p: Process, what: str, ops: Any, after: Process, before: Process) -> Iterator[Step]:
-    """A member's multi: answered, refused, done with its reply lost, or still on its way."""
-    label, unknown = f"{name_of(p.name, p.incarnation)} {what}", before._replace(unknown=1)
-    done = apply(cfg, w, ops)
-    if done is None:
-        yield label + ": refused", swap(w, p, unknown), ""
-        return
-    yield label, swap(done[0], p, after), done[1]
-    if lost := spend(done[0], "lost"):
-        yield label + " (reply lost)", swap(lost, p, unknown), done[1]
-    if late := spend(w, "late"):
-        yield label + " (in flight)", swap(late, p, unknown)._replace(flight=(*late.flight, (p.incarnation, ops))), ""
-
-
 def synced(cfg: Config, w: World, p: Process) -> World:
     """Read the channel. The data of a start is its own write: it is loaded again."""
     c = w.channels[p.name]
@@ -731,15 +663,11 @@ def behave(cfg: Config, w: World) -> Iterator[Step]:
             continue
         yield from alone(cfg, w, p)
         if todo := obey(cfg, w, p):
-            yield from send(cfg, w, p, *todo)
+            yield from searching.sends(apply, cfg, w, p, *todo)
     for name in cfg.names:
         if paid := spend(w, "take" if w.ids[name] else "join"):
             yield f"{name_of(name, w.newest)} registers", register(paid, name), ""
-    for i, (_, ops) in enumerate(w.flight):
-        done = apply(cfg, w, ops)
-        if done:
-            rest = (*w.flight[:i], *w.flight[i + 1 :])
-            yield f"late: {[o[0] for o in ops]}", done[0]._replace(flight=rest), done[1]
+    yield from searching.arrives(apply, cfg, w)
 
 
 def alone(cfg: Config, w: World, p: Process) -> Iterator[Step]:
@@ -750,7 +678,8 @@ def alone(cfg: Config, w: World, p: Process) -> Iterator[Step]:
         return
     if p.loaded and p.ready != p.started:
         ops = (("channel", p.name, p.version, (("ready", p.started),)),)
-        yield from send(cfg, w, p, "has its state back", ops, p._replace(version=p.version + 1, ready=p.started), p)
+        after = p._replace(version=p.version + 1, ready=p.started)
+        yield from searching.sends(apply, cfg, w, p, "has its state back", ops, after, p)
     if p.paused:
         cut = next(c for c in w.cuts if c.number == p.paused)
         if cut.status != OPEN:
@@ -768,66 +697,40 @@ def alone(cfg: Config, w: World, p: Process) -> Iterator[Step]:
 
 def canonical(cfg: Config, w: World) -> World:
     """Versions become 1 or 0, command names their ranks; turns and multis that can only be refused are dropped."""
-    rank = {x: i + 1 for i, x in enumerate(sorted(x.seq for c in w.channels for x in c.commands))}
     ahead = [c.version - 1 for c in w.channels]
-    moved_region, moved_groups = w.region.version - 1, [g.version - 1 for g in w.groups]
+    moved_region, moved_groups = [w.region.version - 1], [g.version - 1 for g in w.groups]
+    versions = {"channel": ahead, "region": moved_region, "region is": moved_region, "group": moved_groups}
+    lenient = {"region is"} if "noregion" in cfg.muts else set()
+    lenient |= {"group is"} if "nogroups" in cfg.muts else set()
+    canon = searching.Canon(w, {**versions, "group is": moved_groups}, {"remove": True}, lenient)
 
-    def channel(c: Channel, by: int) -> Channel:
-        commands = tuple(x._replace(seq=rank.get(x.seq, 0)) for x in c.commands)
-        return c._replace(version=max(c.version - by, 0), commands=commands)
-
-    def op(o: tuple[Any, ...]) -> tuple[Any, ...]:
-        if o[0] == "channel":
-            return (*o[:2], max(o[2] - ahead[o[1]], 0), *o[3:])
-        if o[0] == "remove":
-            return (*o[:2], rank.get(o[2], 0))
-        if o[0] in ("region", "region is"):
-            return (o[0], max(o[1] - moved_region, 0), *o[2:])
-        if o[0] in ("group", "group is"):
-            return (*o[:2], max(o[2] - moved_groups[o[1]], 0), *o[3:])
-        return o
-
-    def hopeless(multi: tuple[Any, ...]) -> bool:
-        return any(
-            (o[0] == "channel" and o[2] != 1)
-            or (o[0] == "remove" and not o[2])
-            or (o[0] == "region" and o[1] != 1)
-            or (o[0] == "region is" and o[1] != 1 and "noregion" not in cfg.muts)
-            or (o[0] == "group" and o[2] != 1)
-            or (o[0] == "group is" and o[2] != 1 and "nogroups" not in cfg.muts)
-            for o in multi
-        )
-
-    def value(x: Any) -> Any:
+    def value(x: Any, by: int) -> Any:
         if isinstance(x, Region):
-            return x._replace(version=max(x.version - moved_region, 0))
+            return x._replace(version=max(x.version - moved_region[0], 0))
+        if isinstance(x, Group):
+            return x._replace(version=max(x.version - by, 0))
         if isinstance(x, tuple) and x and isinstance(x[0], Channel):
-            return tuple(channel(c, ahead[n]) for n, c in enumerate(x))
+            return canon.channels(x)
         if isinstance(x, tuple) and x and isinstance(x[0], Group):
-            return tuple(g._replace(version=max(g.version - moved_groups[i], 0)) for i, g in enumerate(x))
+            return tuple(value(g, by) for g, by in zip(x, moved_groups, strict=True))
         return x
 
     def turn(t: Turn, is_over: bool) -> Turn:
         if not any(t[1:]):  # it is not under way
             return t
-        queue = tuple(tuple(op(o) for o in multi) for multi in t.queue)
-        if is_over or (queue and hopeless(queue[0])):
+        queue = tuple(canon.multi(multi) for multi in t.queue)
+        if is_over or (queue and canon.is_hopeless(queue[0])):
             return Turn(t.key)
-        seen = tuple(value(x) for x in t.snapshot)
-        if t.key:
-            by = moved_groups[cfg.keys.index(t.key)]
-            seen = tuple(x._replace(version=max(x.version - by, 0)) if isinstance(x, Group) else x for x in seen)
-        return Turn(t.key, t.at, seen, queue)
+        by = moved_groups[cfg.keys.index(t.key)] if t.key else 0
+        return Turn(t.key, t.at, tuple(value(x, by) for x in t.snapshot), queue)
 
     over = [i + 1 < w.epoch and "noepoch" not in cfg.muts for i in range(len(w.turns))]
     turns = tuple(tuple(turn(t, over[i]) for t in each) for i, each in enumerate(w.turns))
-    flight = ((i, tuple(op(o) for o in multi)) for i, multi in w.flight)
     processes = (p._replace(version=int(p.version == w.channels[p.name].version)) for p in w.processes)
     return w._replace(
         region=w.region._replace(version=1), groups=tuple(g._replace(version=1) for g in w.groups),
-        channels=tuple(channel(c, ahead[n]) for n, c in enumerate(w.channels)),
-        processes=tuple(sorted(processes, key=lambda p: p.incarnation)), turns=turns,
-        flight=tuple(sorted(f for f in flight if not hopeless(f[1]))),
+        channels=canon.channels(w.channels), processes=tuple(sorted(processes, key=lambda p: p.incarnation)),
+        turns=turns, flight=canon.flight(w.flight),
     )  # fmt: skip
 
 
@@ -860,40 +763,28 @@ def unsafe(cfg: Config, w: World) -> str:
 def serve(cfg: Config, w: World) -> World:
     """Every process does what it can, but for taking in."""
     for _ in range(40):
-        for p in w.processes:
-            c = w.channels[p.name]
-            if not is_mine(w, p) or not p.session:
-                w = swap(w, p, None)
-            elif p.unknown or p.version != c.version:
-                w = synced(cfg, w, p)
-            elif own := [step for step in alone(cfg, w, p) if "takes in" not in step[0]]:
-                w = own[0][1]
-            elif todo := obey(cfg, w, p):
-                w = next(send(cfg, w, p, *todo))[1]
-            else:
-                continue
+        after = next((after for label, after, _ in behave(cfg, w) if "takes in" not in label), None)
+        if after is None:
             break
-        else:
-            return w
-        w = canonical(cfg, w)
+        w = canonical(cfg, after)
     return w
 
 
 def settles(cfg: Config, w: World) -> str:
     """Faults have stopped, one coordinator acts: is the region Running, and is there a new cut?"""
-    w = w._replace(epoch=w.epoch + 1, turns=(), flight=(), left=tuple((f, 0) for f in FAULTS))
+    w = w._replace(epoch=w.epoch + 1, turns=(), flight=(), left=tuple((f, 0) for f, _ in w.left))
     for name in cfg.names:
         w = w if any(p.name == name for p in w.processes) or not w.ids[name] else register(w, name)
     w = canonical(cfg, w)
     before = max((c.number for c in w.cuts), default=0)
-    more = Config(groups=cfg.groups, static=cfg.static, cuts=before + 3, order=cfg.order, deep=cfg.deep, mut=cfg.mut)
+    more = replace(cfg, cuts=before + 3)
     for _ in range(40):
         w = serve(cfg, w)
         acted = False
         for key in ("", *cfg.keys):
             t = Turn(key)
-            while t.at < (len(cfg.order) if key else 3):
-                t = t._replace(at=t.at + 1, snapshot=(*t.snapshot, read(cfg, w, t)))
+            while t.at < cfg.reads(key):
+                t = read(cfg, w, t)
             for _, _, queue in decisions(more, w.epoch, t, w):
                 done = apply(cfg, w, queue[0])
                 if done is not None:
@@ -909,8 +800,8 @@ def settles(cfg: Config, w: World) -> str:
 def run(cfg: Config) -> Result:
     """Breadth first, up to the first violation."""
     most = cfg.progress, cfg.max, cfg.secs
-    return search(first_world(cfg), lambda w: steps(cfg, w), lambda w: settles(cfg, w), *most)
+    return searching.search(first_world(cfg), lambda w: steps(cfg, w), lambda w: settles(cfg, w), *most)
 
 
 if __name__ == "__main__":
-    sys.exit(main(Config, run, sys.argv[1:]))
+    sys.exit(searching.main(Config, run, sys.argv[1:]))

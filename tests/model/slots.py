@@ -16,41 +16,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .search import Result, main, put, search
+from .search import Bounds, Result, main, put, search, table
 
 NAMES = range(2)
 
-MUTATIONS = {
-    "clock": "a slot that has contributed resumes by itself",
-    "unsealed": "a slot contributes where it has fetched to, and seals it later",
-    "nocut": "a contribution does not check that its checkpoint is open",
-    "nochannel": "a contribution does not check its member's channel",
-    "unaborted": "a generation leaves the checkpoint open",
-    "bounce": "another incarnation of a name leaves the checkpoint open",
-    "incomplete": "a checkpoint completes with the contributions that are there",
-    "noregion": "the turn of a group does not check the region",
-}
-
-SPARE = ("nochannel",)
-"""A harmless mutation: an ended slot seals nothing, so that its contribution is its position."""
-
 
 @dataclass(frozen=True)
-class Config:
+class Config(Bounds):
     """The modelled features, and how many faults of each kind may happen.
 
     :ivar deep: records of each partition.  :ivar cuts: checkpoints at most.
     :ivar expire: slots that end.  :ivar take: names that another process takes, or that rejoin.
     """
 
+    TABLE = table(
+        "slots"
+    )  # an ended slot seals nothing, so that its contribution is its position: `nochannel` is spare
     deep: int = 2
     cuts: int = 2
     expire: int = 1
     take: int = 1
     lost: int = 1
-    mut: str = ""
     progress: int = 5
-    max: int = 3_000_000
     secs: float = 120
 
 
@@ -217,17 +204,16 @@ def _runs_target(w: World) -> bool:
 def _region(config: Config, w: World) -> Iterator[tuple[str, World, str]]:
     if not w.open and w.next <= config.cuts and w.stable and any(w.lives):
         yield f"checkpoint {w.next} begins", w._replace(open=w.next, next=w.next + 1, version=w.version + 1), ""
+    ended = w._replace(open=0, given=(), ended=w.open, version=w.version + 1)
     members = [name for name in NAMES if w.lives[name]]
     is_complete = w.open and all(any(who == name for who, _ in w.given) for name in members)
     if w.open and (is_complete or (config.mut == "incomplete" and w.given)):
         cut = dict.fromkeys(NAMES, 0) | {part: offset for _, offsets in w.given for part, offset in offsets}
         sealed = dict(enumerate(w.offsets))
         bad = "" if cut == sealed else f"S11: cut {cut}, and sealed below it is {sealed}"
-        after = w._replace(open=0, given=(), ended=w.open, version=w.version + 1)
-        yield f"checkpoint {w.open} completes", after, bad
+        yield f"checkpoint {w.open} completes", ended, bad
     if w.open:
-        after = w._replace(open=0, given=(), ended=w.open, version=w.version + 1)
-        yield f"checkpoint {w.open} is aborted", after, ""
+        yield f"checkpoint {w.open} is aborted", ended, ""
 
 
 def _stuck(config: Config, w: World) -> str:
@@ -249,15 +235,12 @@ def _stuck(config: Config, w: World) -> str:
 
 def run(config: Config) -> Result:
     """Search all interleavings."""
-    return search(
-        start_of(config),
-        lambda w: steps(config, w),
-        lambda w: _stuck(config, w),
-        config.progress,
-        config.max,
-        config.secs,
-        lambda w: w._replace(faults=(0, 0, 0)),
-    )
+
+    def stuck(w: World) -> str:
+        return _stuck(config, w)
+
+    most = config.progress, config.max, config.secs
+    return search(start_of(config), lambda w: steps(config, w), stuck, *most, lambda w: w._replace(faults=(0, 0, 0)))
 
 
 if __name__ == "__main__":

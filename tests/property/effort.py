@@ -84,7 +84,8 @@ def tried(examples: int, *builders: Callable[..., Any]) -> Callable[[Callable[..
         takes = [[each.name for each in kept if each.name in signature(build).parameters] for build in builders]
 
         def built(number: int, size: float, given: dict[str, Any]) -> dict[str, Any]:
-            draw = Draw(f"{test.__name__} {SEED} {number}")
+            case = " ".join(value for value in given.values() if isinstance(value, str))
+            draw = Draw(f"{test.__name__} {case} {SEED} {number}")
             draw.size = size
             every = zip(names, builders, takes, strict=True)
             return {name: build(draw, **{taken: given[taken] for taken in has}) for name, build, has in every}

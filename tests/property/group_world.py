@@ -6,8 +6,8 @@ two processes fetch one (S1), generations and commands never go back (S3), offse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -68,7 +68,7 @@ class MemberProcess:
         is_static: bool = False,
         protocols: tuple[str, ...] = (),
     ) -> None:
-        self._world = world
+        self.world = world
         self.name = name
         self.subscription = subscription
         self.pattern = pattern
@@ -97,12 +97,8 @@ class MemberProcess:
     @property
     def fetches(self) -> PartitionSet:
         """The partitions that it fetches at this moment, also after its lease."""
-        if (
-            self.gone
-            or self.fenced is None
-            or self.fenced.over
-            or self._world.runtime.now >= self._renewed_at + LEASE_S
-        ):
+        is_over = self.world.runtime.now >= self._renewed_at + LEASE_S
+        if self.gone or self.fenced is None or self.fenced.over or is_over:
             return NONE
         return frozenset(self.fenced.channel.running) - self._giving_up
 
@@ -111,31 +107,26 @@ class MemberProcess:
         if not self.is_well or self._is_busy:
             return
         self._is_busy = True
-        try:
-            if self.fenced is None:
-                self._register()
-            if self.fenced is not None:
-                self._drain.drain(self.store, self.fenced, self._give_up)
-                self._move()
-        except Refused:
-            pass
-        except FencedInstanceId:
-            self.gone = True
-        except (SessionLost, ChannelGone):
-            self.lose_session()
-        except IncarnationOver:
-            self.fenced = None
-        finally:
-            self._giving_up = NONE
-            self._is_busy = False
+        with self._survived():
+            self._drain.drain(self.store, self.fenced or self._register(), self._give_up)
+            self._move()
+        self._giving_up = NONE
+        self._is_busy = False
 
     def renew(self) -> None:
         """The keeper's step."""
-        if self.gone or self.deaf or self.fenced is None:
-            return
+        if not self.gone and not self.deaf and self.fenced is not None:
+            with self._survived():
+                self.fenced.check()
+                self._renewed_at = self.world.runtime.now
+
+    @contextmanager
+    def _survived(self) -> Iterator[None]:
+        """A step that may be refused, or show that the incarnation, the session or all is over."""
         try:
-            self.fenced.check()
-            self._renewed_at = self._world.runtime.now
+            yield
+        except Refused:
+            pass
         except FencedInstanceId:
             self.gone = True
         except (SessionLost, ChannelGone):
@@ -165,11 +156,11 @@ class MemberProcess:
         """Its session ends (its lease has lapsed by then), the process lives on."""
         self.fenced = None
         self.store.close()
-        self.store = self._world.session()
+        self.store = self.world.session()
 
-    def _register(self) -> None:
+    def _register(self) -> FencedChannel:
         registration = Registration(
-            incarnation=self._world.runtime.random_id(),
+            incarnation=self.world.runtime.random_id(),
             subscription=self.subscription,
             pattern=self.pattern,
             lease_ms=round(LEASE_S * 1000),
@@ -177,13 +168,13 @@ class MemberProcess:
             protocols=self.protocols,
             instance_id=self.name if self.is_static else "",
         )
-        now = self._world.runtime.now
-        channel, version = register(
-            self.store, PATHS, self.name, registration, None if self._previous is None else frozenset([self._previous])
-        )
+        now = self.world.runtime.now
+        previous = None if self._previous is None else frozenset([self._previous])
+        channel, version = register(self.store, PATHS, self.name, registration, previous)
         self._previous = channel.incarnation
-        self.fenced = FencedChannel(self.store, self._world.runtime, PATHS, self.name, channel, version)
+        self.fenced = FencedChannel(self.store, self.world.runtime, PATHS, self.name, channel, version)
         self._renewed_at = self._changed_at = now
+        return self.fenced
 
     def change_threads(self, count: int) -> None:
         """The data of its registration changes in place."""
@@ -203,7 +194,7 @@ class MemberProcess:
 
     def _move(self) -> None:
         """Read the offsets that are not known, and move each that runs by one."""
-        fenced, now = self.fenced, self._world.runtime.now
+        fenced, now = self.fenced, self.world.runtime.now
         if fenced is None:
             return
         unread = [partition for partition, offset in fenced.channel.running.items() if offset is None]
@@ -214,7 +205,7 @@ class MemberProcess:
             before = dict(channel.running)
             after = replace(channel, running={part: (offset or 0) + 1 for part, offset in before.items()})
             fenced.commit(after)
-            self._world.sealed(channel, before)
+            self.world.sealed(channel, before)
             self._changed_at = now
         elif now - self._changed_at >= MAX_POLL_MS / 3000:
             fenced.commit(replace(channel, touched=channel.touched + 1))

@@ -29,12 +29,7 @@ class CooperativeRange(RangeAssignor):
     is_eager = False
 
 
-ASSIGNORS: tuple[Assignor, ...] = (
-    RangeAssignor(),
-    CooperativeRange(),
-    StickyAssignor(),
-    CooperativeStickyAssignor(),
-)
+ASSIGNORS: tuple[Assignor, ...] = (RangeAssignor(), CooperativeRange(), StickyAssignor(), CooperativeStickyAssignor())
 AGES = (0.0, 0.3, 0.5, 1.9, 2.0, 3.9, 4.0, 60.0)
 SUBSCRIPTIONS: tuple[tuple[str, dict[str, int]], ...] = (
     ("static", {"t": 1}),

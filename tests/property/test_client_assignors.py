@@ -20,15 +20,15 @@ from consumer.assignment.lag import LagAssignor
 from consumer.assignment.metadata import MAX_THREADS, ConsumerMetadata
 from coordinator import assignors
 from coordinator.assignors import Subscriber
-from coordinator.planning.snapshot import ChannelView, Snapshot
+from coordinator.planning.snapshot import Snapshot
 from coordinator.planning.target import wanted
-from coordinator.zk.znodes.group_state import GroupState, Target
-from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import is_name
-from coordinator.zk.znodes.records import Channel, Registration, Topic
+from coordinator.zk.znodes.records import Registration, Topic
 from tests.property.effort import Draw, tried
+from tests.property.snapshots import turn
 from tests.property.test_strategies import Group, group
-from tests.unit.strategies import STRATEGIES, with_running
+from tests.unit.strategies import STRATEGIES
 from tests.unit.test_client_assignors import KnownOffsets, assigned_by, settled, subscribes
 
 EVERY = client_assignors([])
@@ -168,35 +168,22 @@ def test_neither_the_order_of_the_input_nor_asking_twice_makes_a_difference(
     assert world.assigned(name) == found
 
 
-WORLD_WITH_A_SEED = """
-import random
-from tests.property.test_client_assignors import EVERY, OWN
-from tests.unit.test_client_assignors import KnownOffsets, assigned_by, every, subscribes, texts, there
-draw, topics = random.Random(5), there("t:20 u:9")
-parts = sorted(every(topics.values()))
-lookup = KnownOffsets(
-    ends={part: draw.randrange(5) for part in parts},
-    commits=dict.fromkeys(parts, 0),
-    on_racks={part: frozenset(draw.sample(["r1", "r2", "r3"], 2)) for part in parts},
-)
-metadata = {f"c{n}": subscribes("t u", f"r{n % 4}") for n in range(7)}
-for name in OWN:
-    print(texts(assigned_by(EVERY[name], topics, metadata, lookup)))
+WORLDS_WITH_SEEDS = """
+from tests.property.effort import Draw
+from tests.property.test_client_assignors import OWN, any_world
+from tests.unit.test_client_assignors import texts
+for seed in range(20):
+    world = any_world(Draw(seed))
+    print([texts(world.assigned(name)) for name in OWN])
 """
 
 
 @pytest.mark.long
 def test_assignments_of_two_processes_are_equal_for_any_hash_seed() -> None:
+    command = [sys.executable, "-c", WORLDS_WITH_SEEDS]
     root = Path(__file__).parents[2]
     said = [
-        subprocess.run(
-            [sys.executable, "-c", WORLD_WITH_A_SEED],
-            cwd=root,
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
+        subprocess.check_output(command, cwd=root, env={**os.environ, "PYTHONHASHSEED": seed}, text=True)
         for seed in ("1", "2")
     ]
 
@@ -245,71 +232,34 @@ def test_time_of_an_assignment_is_near_linear_in_partitions(name: str) -> None:
 # ---- the adapter
 
 
-def snapshot(draw: Draw) -> tuple[Snapshot, dict[str, Registration]]:
-    """A group as a coordinator reads it, with static and wildcard members, a last target, and topics of all kinds."""
-    members, numbers = group(draw)
-    if draw.truth():
-        shares = assignors.assigned(STRATEGIES[draw.choice(sorted(STRATEGIES))], members, numbers)
-        members = with_running(members, shares)
-    topics = {topic: topic_of(topic, has) for topic, has in numbers.items() if draw.randrange(10)}
-    topics["empty"] = topic_of("empty", ())
-    registrations = {}
-    for one in members:
-        pattern, subscription = draw.choice(
-            [
-                ("static", dict(one.threads)),
-                ("static", {**one.threads, "gone": 1, "empty": 2}),
-                ("white_list", {"[t-u]": 2}),
-                ("black_list", {"t": 1}),
-                ("white_list", {"(": 1}),
-            ]
-        )
-        registrations[one.consumer] = Registration(
-            "life", subscription, pattern, user_data=draw.text(3), instance_id=one.instance_id
-        )
-    read = Snapshot(
-        group="g",
-        epoch=1,
-        state=GroupState(target={one.consumer: Target("life", by_thread(one)) for one in members if one.on_thread}),
-        state_version=1,
-        channels={
-            one.consumer: ChannelView(
-                one.consumer, 1, Channel("life", generation=one.generation, running=dict.fromkeys(one.running, 1))
-            )
-            for one in members
-            if draw.randrange(6)
-        },
-        topics=topics,
+def registered(draw: Draw) -> tuple[Snapshot, dict[str, Registration]]:
+    """A group as a coordinator reads it, with static and wildcard members."""
+    snapshot, _ = turn(draw)
+    found = {name: one.registration for name, one in snapshot.members.items() if one.registration is not None}
+    return snapshot, {
+        name: replace(one, user_data=draw.text(3), instance_id=draw.choice(["", "", f"i{name}", "j"]))
+        for name, one in found.items()
+    }
+
+
+def held_by(snapshot: Snapshot, consumer: str, registration: Registration) -> Held:
+    view, target = snapshot.channels.get(consumer), snapshot.state.target.get(consumer)
+    threads = target.threads if target else {}
+    return Held(
+        view.running if view else frozenset(),
+        view.channel.generation if view and view.channel else 0,
+        {part: thread for thread, has in threads.items() for part in has},
+        registration.instance_id,
     )
-    return read, registrations
-
-
-def by_thread(one: Subscriber) -> dict[str, PartitionSet]:
-    found: dict[str, set[TopicPartition]] = {}
-    for part, thread in one.on_thread.items():
-        found.setdefault(thread, set()).add(part)
-    return {thread: frozenset(has) for thread, has in found.items()}
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@tried(200, snapshot)
+@tried(200, registered)
 def test_adapter_assigns_like_a_coordinator_for_the_same_members(
-    strategy: str, turn: tuple[Snapshot, dict[str, Registration]]
+    strategy: str, group: tuple[Snapshot, dict[str, Registration]]
 ) -> None:
-    snapshot, registrations = turn
-    held = {
-        consumer: Held(
-            snapshot.channels[consumer].running if consumer in snapshot.channels else frozenset(),
-            channel.generation
-            if consumer in snapshot.channels and (channel := snapshot.channels[consumer].channel)
-            else 0,
-            {part: thread for thread, has in target.threads.items() for part in has}
-            if (target := snapshot.state.target.get(consumer))
-            else {},
-            registration.instance_id,
-        )
-        for consumer, registration in registrations.items()
-    }
+    snapshot, registrations = group
+    held = {consumer: held_by(snapshot, consumer, one) for consumer, one in registrations.items()}
     metadata = {
         consumer: ConsumerMetadata(one.subscription, one.pattern, user_data=one.user_data.encode()).to_bytes()
         for consumer, one in registrations.items()

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from coordinator.assignors import Assignor, RangeAssignor
-from coordinator.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
+from coordinator.assignors import Assignor
 from coordinator.planning.plan import plan
 from coordinator.zk.errors import Refused
 from coordinator.zk.store import Create, Delete, SetData
@@ -18,39 +17,39 @@ from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import Seat
 from tests.property.effort import Draw, tried
 from tests.property.group_world import PATHS, GroupWorld, MemberProcess
-from tests.property.snapshots import CooperativeRange
+from tests.property.snapshots import ASSIGNORS
 
 pytestmark = pytest.mark.long
 
 NAMES = ("a", "b", "c")
+NAMED = {each.name: each for each in ASSIGNORS}
 
 
-ASSIGNORS: dict[str, Callable[[], Assignor]] = {
-    "eager": RangeAssignor,
-    "cooperative": CooperativeRange,
-}
-STICKY: dict[str, Callable[[], Assignor]] = {"eager": StickyAssignor, "cooperative": CooperativeStickyAssignor}
+Steps = list[tuple[str, int]]
+Meddling = list[tuple[int, str, int]]
 
 
 # ---- what may happen; `n` is any number, to choose with
 
-
-def _pick(world: GroupWorld, n: int) -> MemberProcess | None:
-    alive = [process for process in world.processes if not process.gone]
-    return alive[n % len(alive)] if alive else None
+Action = Callable[[GroupWorld, int], object]
 
 
-def turn(world: GroupWorld, n: int) -> None:
-    world.turn()
+def of_one(act: Callable[[MemberProcess], object]) -> Action:
+    return of_any(lambda process, n: act(process))
 
 
-def tend(world: GroupWorld, n: int) -> None:
-    if process := _pick(world, n):
-        process.tend()
+def of_any(act: Callable[[MemberProcess, int], object]) -> Action:
+    """One of the processes that have not ended does this."""
+
+    def run(world: GroupWorld, n: int) -> None:
+        if alive := [process for process in world.processes if not process.gone]:
+            act(alive[n % len(alive)], n)
+
+    return run
 
 
-def tick(world: GroupWorld, n: int) -> None:
-    world.tick((0.1, 0.6, 1.0, 2.0)[n % 4])
+def toggled(flag: str) -> Action:
+    return of_one(lambda process: setattr(process, flag, not getattr(process, flag)))
 
 
 def wait(world: GroupWorld, n: int) -> None:
@@ -60,12 +59,7 @@ def wait(world: GroupWorld, n: int) -> None:
 
 
 def join(world: GroupWorld, n: int) -> None:
-    topics = ({"t": 1}, {"t": 2}, {"t": 1, "u": 1}, {"u": 1})[n // 3 % 4]
-    world.start(NAMES[n % 3], topics)
-
-
-def join_by_pattern(world: GroupWorld, n: int) -> None:
-    world.start(NAMES[n % 3], {".*": 1}, "white_list")
+    world.start(NAMES[n % 3], ({"t": 1}, {"t": 2}, {"t": 1, "u": 1}, {"u": 1})[n // 3 % 4])
 
 
 def join_a_seat(world: GroupWorld, n: int) -> None:
@@ -79,35 +73,6 @@ def remove_a_seat(world: GroupWorld, n: int) -> None:
         path = PATHS.seat(names[n % len(names)])
         seat = Seat.parse(path, world.tree.data(path) or b"")
         world.tree.commit([SetData(path, replace(seat, removed="by hand").to_bytes())], 0)
-
-
-def die(world: GroupWorld, n: int) -> None:
-    if process := _pick(world, n):
-        process.expire()
-
-
-def lose_session(world: GroupWorld, n: int) -> None:
-    if process := _pick(world, n):
-        process.lose_session()
-
-
-def leave(world: GroupWorld, n: int) -> None:
-    if process := _pick(world, n):
-        process.leave()
-
-
-def go_deaf(world: GroupWorld, n: int) -> None:
-    if process := _pick(world, n):
-        process.deaf = not process.deaf
-
-
-def get_stuck(world: GroupWorld, n: int) -> None:
-    if process := _pick(world, n):
-        process.stuck = not process.stuck
-
-
-def failover(world: GroupWorld, n: int) -> None:
-    world.elect()
 
 
 def change_topics(world: GroupWorld, n: int) -> None:
@@ -126,40 +91,49 @@ def remove_an_owner(world: GroupWorld, n: int) -> None:
         world.tree.commit([Delete(PATHS.owner(*owners[n % len(owners)]))], 0)
 
 
-def write_nonsense(world: GroupWorld, n: int) -> None:
+def write_nonsense(process: MemberProcess, n: int) -> None:
     """A command by hand, into a member's channel."""
-    if process := _pick(world, n):
-        data = (b"", b"{", b'{"option":"stop-fetcher"}', b'{"option":"jump"}')[n % 4]
-        with suppress(Refused):  # it may have no channel yet
-            world.tree.commit([Create(PATHS.command_prefix(process.name), data, sequential=True)], 0)
+    data = (b"", b"{", b'{"option":"stop-fetcher"}', b'{"option":"jump"}')[n % 4]
+    with suppress(Refused):  # it may have no channel yet
+        process.world.tree.commit([Create(PATHS.command_prefix(process.name), data, sequential=True)], 0)
 
 
-def resubscribe(world: GroupWorld, n: int) -> None:
+def resubscribe(process: MemberProcess, n: int) -> None:
     """The next incarnation wants something else."""
-    if process := _pick(world, n):
-        process.subscription = ({"t": 1}, {"u": 2}, {"t": 2, "u": 1})[n % 3]
-        process.pattern = "static"
-        process.lose_session()
+    process.subscription = ({"t": 1}, {"u": 2}, {"t": 2, "u": 1})[n % 3]
+    process.pattern = "static"
+    process.lose_session()
 
 
-def change_threads(world: GroupWorld, n: int) -> None:
-    """A member changes its number of threads in place."""
-    if process := _pick(world, n):
-        process.change_threads(1 + n % 3)
-
-
-ACTIONS: tuple[Callable[[GroupWorld, int], None], ...] = (
-    turn, turn, turn, tend, tend, tend, tick, wait, join, die, leave, failover, lose_session, go_deaf, get_stuck,
-    change_topics, remove_an_owner, write_nonsense, resubscribe, join_by_pattern, join_a_seat, join_a_seat,
-    remove_a_seat, change_threads,
-)  # fmt: skip
+ACTIONS: dict[str, Action] = {
+    "turn": lambda world, n: world.turn(),
+    "tend": of_one(MemberProcess.tend),
+    "tick": lambda world, n: world.tick((0.1, 0.6, 1.0, 2.0)[n % 4]),
+    "wait": wait,
+    "join": join,
+    "join by pattern": lambda world, n: world.start(NAMES[n % 3], {".*": 1}, "white_list"),
+    "join a seat": join_a_seat,
+    "remove a seat": remove_a_seat,
+    "die": of_one(MemberProcess.expire),
+    "lose a session": of_one(MemberProcess.lose_session),
+    "leave": of_one(MemberProcess.leave),
+    "go deaf": toggled("deaf"),
+    "get stuck": toggled("stuck"),
+    "fail over": lambda world, n: world.elect(),
+    "change topics": change_topics,
+    "remove an owner": remove_an_owner,
+    "write nonsense": of_any(write_nonsense),
+    "resubscribe": of_any(resubscribe),
+    "change threads": of_any(lambda process, n: process.change_threads(1 + n % 3)),
+}
+OFTEN = (*ACTIONS, "turn", "turn", "tend", "tend", "join a seat")
 
 
 @dataclass
 class Meddler:
     """Interleaves an action with another process: after so many requests, this action."""
 
-    script: list[tuple[int, int, int]]
+    script: Meddling
     wait: int = field(default=-1)
 
     def __call__(self, world: GroupWorld) -> None:
@@ -175,12 +149,8 @@ class Meddler:
         ACTIONS[action](world, n)
 
 
-Steps = list[tuple[int, int]]
-Meddling = list[tuple[int, int, int]]
-
-
-def step(draw: Draw) -> tuple[int, int]:
-    return draw.randrange(len(ACTIONS)), draw.randrange(64)
+def step(draw: Draw) -> tuple[str, int]:
+    return draw.choice(OFTEN), draw.randrange(64)
 
 
 def steps(draw: Draw) -> Steps:
@@ -245,29 +215,12 @@ def assert_everything_is_assigned(world: GroupWorld) -> None:
     assert world.owners() == every
 
 
-@pytest.mark.parametrize("assignor", ASSIGNORS)
+@pytest.mark.parametrize("assignor", NAMED)
 @tried(60, steps, meddling)
 def test_after_any_faults_no_partition_runs_twice_and_the_group_becomes_stable(
     assignor: str, script: Steps, meddling: Meddling
 ) -> None:
-    becomes_stable(ASSIGNORS[assignor](), script, meddling)
-
-
-@pytest.mark.parametrize("assignor", STICKY)
-@tried(60, steps, meddling)
-def test_nor_with_a_strategy_that_depends_on_running_partitions(
-    assignor: str, script: Steps, meddling: Meddling
-) -> None:
-    becomes_stable(STICKY[assignor](), script, meddling)
-
-
-@pytest.mark.parametrize("assignor", ASSIGNORS)
-def test_an_owner_that_is_removed_by_hand_is_written_again(assignor: str) -> None:
-    becomes_stable(ASSIGNORS[assignor](), [(ACTIONS.index(remove_an_owner), 0)], [])
-
-
-def becomes_stable(assignor: Assignor, script: Steps, meddling: Meddling) -> None:
-    world = a_world(assignor, Meddler(meddling.copy()))
+    world = a_world(NAMED[assignor], Meddler(meddling.copy()))
     for action, n in script:
         ACTIONS[action](world, n)
         world.check()

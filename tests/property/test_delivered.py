@@ -1,12 +1,18 @@
-"""What a query has delivered: however a history is divided into batches and runs, the same is delivered and refused."""
+"""What a query has delivered: however a history is divided into batches and runs, the same is delivered and refused.
+
+And batches that end at checkpoints, for any listing of the query: none has segments from both sides of a cut.
+"""
 
 from __future__ import annotations
 
 import json
 from itertools import pairwise
+from random import Random
 from typing import NamedTuple
 
+from consumer.spark.source.planner import at_cut, batch_end
 from consumer.spark.source.segment_index import Sealed, SourceOffset, delivered, joined
+from coordinator.zk.znodes.cuts import Cut
 from coordinator.zk.znodes.partitions import LOST, RESET, Discontinuity, TopicPartition
 from coordinator.zk.znodes.segments import SealedRange, Segment
 from tests.property.effort import Draw, tried
@@ -88,9 +94,7 @@ def test_every_plan_of_a_batch_refuses_the_same_and_a_later_run_no_more(story: S
 
 
 @tried(300, story)
-def test_a_range_continues_its_partition_or_follows_an_intended_reset(
-    story: Story,
-) -> None:
+def test_a_range_continues_its_partition_or_follows_an_intended_reset(story: Story) -> None:
     offsets = chain(story)
     sink: dict[tuple[str, int], int] = {}
     for start, end in pairwise(offsets):
@@ -105,3 +109,63 @@ def test_a_range_continues_its_partition_or_follows_an_intended_reset(
                 wrong += not is_meant and (is_late if before is None else item.first != before)
                 sink[item.topic_id, item.partition] = item.next
         assert is_refused == (wrong > 0)
+
+
+# ---- batches that end at checkpoints
+
+SEAL, CUT, LOOK = "seal", "cut", "look"
+
+
+def sealed(czxid: int) -> Sealed:
+    return Sealed(czxid, f"segment-{czxid:010d}", Segment("f", "d", 10, 1, (), "c", "i", 1))
+
+
+@tried(500, lambda draw: draw.many(lambda draw: draw.choice([SEAL, CUT, LOOK]), 30, 1), Draw.another)
+def test_batch_never_spans_a_cut_and_checkpoint_offsets_hold_just_its_segments(
+    events: list[str], random: Random
+) -> None:
+    segments: list[Sealed] = []
+    cuts: list[Cut] = []
+    offset = SourceOffset(0, 1, "q")
+    read: list[int] = []
+    reached: list[int] = []
+
+    def look(known: int, listed: int, max_rows: int) -> None:
+        """A query looks: cuts up to `known` are known to have all their segments among the first `listed`."""
+        nonlocal offset
+        found = [each for each in segments[:listed] if each.czxid > offset.czxid]
+        end = batch_end(offset, found, cuts, max_rows)
+        end = at_cut(end, offset, found, cuts[:known], cuts)
+        batch = [each.czxid for each in found if each.czxid <= end.czxid]
+        for cut in cuts:
+            assert not (batch and batch[0] < cut.czxid < batch[-1])
+        read.extend(batch)
+        if end.checkpoint and end.checkpoint != offset.checkpoint:
+            czxid = next(cut.czxid for cut in cuts if cut.sequence == end.checkpoint)
+            assert read == [each.czxid for each in segments if each.czxid < czxid]
+            reached.append(end.checkpoint)
+        offset = end
+
+    for czxid, event in enumerate(events, start=1):
+        if event == SEAL:
+            segments.append(sealed(czxid))
+        elif event == CUT:
+            cuts.append(Cut(len(cuts) + 1, czxid))
+        else:
+            known = random.randint(0, len(cuts))
+            least = sum(each.czxid < cuts[known - 1].czxid for each in segments) if known else 0
+            least = max(least, sum(each.czxid <= offset.czxid for each in segments))
+            listed = random.randint(least, len(segments))
+            look(known, listed, random.choice([0, 15, 25]))
+    for _ in range(2 * len(events)):
+        look(len(cuts), len(segments), 0)
+
+    assert read == [each.czxid for each in segments], "everything is read, once and in order"
+    with_news = {max(c.sequence for c in cuts if _below(segments, c) == _below(segments, cut)) for cut in cuts}
+    skipped = with_news - set(reached)
+    held = {_below(segments, cut) for cut in cuts if cut.sequence in reached}
+    assert all(_below(segments, cuts[number - 1]) in held for number in skipped), "every cut is reached, or its like"
+
+
+def _below(segments: list[Sealed], cut: Cut) -> int:
+    return sum(each.czxid < cut.czxid for each in segments)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from coordinator.assignors import Assignor
 from coordinator.planning.plan import HISTORY_KEPT, Plan, plan
-from coordinator.planning.snapshot import Member, SentCommand, Snapshot
+from coordinator.planning.snapshot import SentCommand, Snapshot
 from coordinator.planning.target import is_live
 from coordinator.zk.znodes.group_state import EMPTY, GROUP_STATES, STABLE, GroupState, Mark
 from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
 from coordinator.zk.znodes.records import START_FETCHER, STOP_FETCHER
-from tests.property.effort import tried
+from tests.property.effort import Draw, tried
 from tests.property.snapshots import EPOCH, GENERATION, turn
 from tests.support.strategies import only
 
@@ -22,21 +22,31 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 TURNS = 300
-turns = tried(TURNS, turn)
 
 
-def sent_commands(snapshot: Snapshot) -> Iterable[tuple[str, SentCommand]]:
-    return ((name, sent) for name, view in snapshot.channels.items() for sent in view.commands)
+class Decided(NamedTuple):
+    """What a turn reads, and its plan."""
+
+    snapshot: Snapshot
+    assignor: Assignor
+    plan: Plan
+
+    @property
+    def kept(self) -> dict[str, list[SentCommand]]:
+        """The commands in each channel that are not withdrawn."""
+        withdrawn = {(name, sent.name) for name, sent in self.plan.withdrawn}
+        return {
+            name: [sent for sent in view.commands if (name, sent.name) not in withdrawn]
+            for name, view in self.snapshot.channels.items()
+        }
 
 
-def kept(snapshot: Snapshot, decided: Plan) -> dict[str, list[SentCommand]]:
-    """The commands in each channel that are not withdrawn."""
-    withdrawn = {(name, sent.name) for name, sent in decided.withdrawn}
-    found: dict[str, list[SentCommand]] = {name: [] for name in snapshot.channels}
-    for name, sent in sent_commands(snapshot):
-        if (name, sent.name) not in withdrawn:
-            found[name].append(sent)
-    return found
+def decided(draw: Draw) -> Decided:
+    snapshot, assignor = turn(draw)
+    return Decided(snapshot, assignor, plan(snapshot, only(assignor)))
+
+
+turns = tried(TURNS, decided)
 
 
 def lives(snapshot: Snapshot, mark: Mark) -> bool:
@@ -53,7 +63,8 @@ def not_free(snapshot: Snapshot, decided: Plan) -> PartitionSet:
     running: list[PartitionSet] = [view.running for name, view in snapshot.channels.items() if name not in ended]
     pending = [
         sent.command.started - (snapshot.channels[name].running if name not in ended else NONE)
-        for name, sent in sent_commands(snapshot)
+        for name, view in snapshot.channels.items()
+        for sent in view.commands
         if sent.command is not None and sent.command.option == START_FETCHER
     ]
     leased = [
@@ -70,36 +81,27 @@ def backwards(found: Mapping[K, V]) -> dict[K, V]:
     return dict(reversed(list(found.items())))
 
 
-@turns
-def test_the_same_snapshot_gives_the_same_plan_and_is_left_as_it_is(turn: tuple[Snapshot, Assignor]) -> None:
+@tried(TURNS, turn)
+def test_plan_is_the_same_in_any_order_of_reading_and_its_state_is_read_back(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
     before = copy.deepcopy(snapshot)
-
-    first, second = plan(snapshot, only(assignor)), plan(snapshot, only(assignor))
-
-    assert first == second
-    assert snapshot == before
-
-
-@turns
-def test_the_order_in_which_things_were_read_makes_no_difference(turn: tuple[Snapshot, Assignor]) -> None:
-    snapshot, assignor = turn
     other: dict[str, Any] = {
         name: backwards(getattr(snapshot, name)) for name in ("channels", "members", "topics", "mark_age_s")
     }
     state = replace(snapshot.state, target=backwards(snapshot.state.target), topics=backwards(snapshot.state.topics))
 
+    first, second = plan(snapshot, only(assignor)), plan(snapshot, only(assignor))
     found = plan(replace(snapshot, **other, state=state), only(assignor))
 
-    assert found == plan(snapshot, only(assignor))
-    assert found.state.to_bytes() == plan(snapshot, only(assignor)).state.to_bytes()
+    assert snapshot == before
+    assert first == second == found
+    assert first.state.to_bytes() == found.state.to_bytes()
+    assert GroupState.parse("state", found.state.to_bytes()) == found.state
 
 
 @turns
-def test_partition_is_started_only_where_no_other_consumer_may_run_it(turn: tuple[Snapshot, Assignor]) -> None:
-    snapshot, assignor = turn
-
-    decided = plan(snapshot, only(assignor))
+def test_partition_is_started_only_where_no_other_consumer_may_run_it(turn: Decided) -> None:
+    snapshot, _, decided = turn
 
     taken = not_free(snapshot, decided)
     started: set[TopicPartition] = set()
@@ -111,25 +113,17 @@ def test_partition_is_started_only_where_no_other_consumer_may_run_it(turn: tupl
 
 
 @turns
-def test_a_member_has_at_most_one_command_outstanding(turn: tuple[Snapshot, Assignor]) -> None:
-    snapshot, assignor = turn
-
-    decided = plan(snapshot, only(assignor))
-
-    for name, left in kept(snapshot, decided).items():
-        new = [command for consumer, command in (*decided.stops, *decided.starts) if consumer == name]
+def test_a_member_has_at_most_one_command_outstanding(turn: Decided) -> None:
+    for name, left in turn.kept.items():
+        new = [command for consumer, command in (*turn.plan.stops, *turn.plan.starts) if consumer == name]
         assert len(left) + len(new) <= 1
 
 
 @turns
-def test_commands_carry_the_current_epoch_generation_and_incarnation(
-    turn: tuple[Snapshot, Assignor],
-) -> None:
-    snapshot, assignor = turn
+def test_commands_carry_the_current_epoch_generation_and_incarnation(turn: Decided) -> None:
+    snapshot, _, decided = turn
 
-    decided = plan(snapshot, only(assignor))
-
-    standing = [(n, sent.command) for n, found in kept(snapshot, decided).items() for sent in found]
+    standing = [(n, sent.command) for n, found in turn.kept.items() for sent in found]
     for name, command in (*decided.stops, *decided.starts, *standing):
         channel = snapshot.channels[name].channel
         assert command is not None
@@ -141,24 +135,12 @@ def test_commands_carry_the_current_epoch_generation_and_incarnation(
 
 
 @turns
-def test_stop_names_only_running_partitions(turn: tuple[Snapshot, Assignor]) -> None:
-    snapshot, assignor = turn
-
-    decided = plan(snapshot, only(assignor))
+def test_stop_names_running_partitions_and_start_those_and_otherwise_the_target(turn: Decided) -> None:
+    snapshot, _, decided = turn
 
     for name, command in decided.stops:
         assert command.option == STOP_FETCHER
-        running = snapshot.channels[name].running
-        assert running
-        assert command.partitions < running  # a stop of all partitions names none
-
-
-@turns
-def test_start_names_running_partitions_and_otherwise_only_the_target(turn: tuple[Snapshot, Assignor]) -> None:
-    snapshot, assignor = turn
-
-    decided = plan(snapshot, only(assignor))
-
+        assert command.partitions < snapshot.channels[name].running  # a stop of all partitions names none
     for name, command in decided.starts:
         target = decided.state.target[name]
         assert command.option == START_FETCHER
@@ -168,12 +150,8 @@ def test_start_names_running_partitions_and_otherwise_only_the_target(turn: tupl
 
 
 @turns
-def test_eager_strategy_starts_no_consumer_before_its_stop_in_this_generation(
-    turn: tuple[Snapshot, Assignor],
-) -> None:
-    snapshot, assignor = turn
-
-    decided = plan(snapshot, only(assignor))
+def test_eager_strategy_starts_no_consumer_before_its_stop_in_this_generation(turn: Decided) -> None:
+    snapshot, assignor, decided = turn
 
     for name, _ in decided.starts:
         view = snapshot.channels[name]
@@ -182,10 +160,8 @@ def test_eager_strategy_starts_no_consumer_before_its_stop_in_this_generation(
 
 
 @turns
-def test_only_departed_half_ended_or_silent_incarnations_are_ended(turn: tuple[Snapshot, Assignor]) -> None:
-    snapshot, assignor = turn
-
-    decided = plan(snapshot, only(assignor))
+def test_only_departed_half_ended_or_silent_incarnations_are_ended(turn: Decided) -> None:
+    snapshot, _, decided = turn
 
     for end in decided.ends:
         name, channel = end.view.consumer, end.view.channel
@@ -207,10 +183,8 @@ def test_only_departed_half_ended_or_silent_incarnations_are_ended(turn: tuple[S
 
 
 @turns
-def test_finished_incarnations_are_ended_and_silent_ones_are_evicted(turn: tuple[Snapshot, Assignor]) -> None:
-    snapshot, assignor = turn
-
-    decided = plan(snapshot, only(assignor))
+def test_finished_incarnations_are_ended_and_silent_ones_are_evicted(turn: Decided) -> None:
+    snapshot, _, decided = turn
 
     ended = {end.view.consumer for end in decided.ends}
     for name, view in snapshot.channels.items():
@@ -222,36 +196,26 @@ def test_finished_incarnations_are_ended_and_silent_ones_are_evicted(turn: tuple
         assert max(view.idle_s, view.waits_s) < member.registration.max_poll_interval_ms / 1000
 
 
-def incarnation_of(member: Member) -> str:
-    return member.registration.incarnation if member.registration else ""
-
-
 @turns
-def test_eviction_leaves_a_mark_on_running_partitions(turn: tuple[Snapshot, Assignor]) -> None:
-    snapshot, assignor = turn
+def test_eviction_leaves_a_mark_on_running_partitions(turn: Decided) -> None:
+    snapshot, _, decided = turn
 
-    decided = plan(snapshot, only(assignor))
-
-    lives = {(mark.consumer, mark.incarnation): mark for mark in decided.state.marks}
+    made = {(mark.consumer, mark.incarnation): mark for mark in decided.state.marks}
     for end in decided.ends:
         if end.evicted and end.view.running:
             assert end.view.channel is not None
-            mark = lives[end.view.consumer, end.view.channel.incarnation]
+            mark = made[end.view.consumer, end.view.channel.incarnation]
             assert end.view.running <= mark.partitions
             assert mark.lease_ms > 0
     for mark in snapshot.state.marks:
-        member, view = snapshot.members.get(mark.consumer), snapshot.channels.get(mark.consumer)
-        lives_on = member is not None and is_live(member, view) and incarnation_of(member) == mark.incarnation
         runs_still = snapshot.mark_age_s[mark.consumer, mark.incarnation] < mark.lease_ms / 1000
-        if not lives_on:  # else its eviction was planned, but never happened
+        if not lives(snapshot, mark):
             assert (mark in decided.state.marks) == runs_still
 
 
 @turns
-def test_left_out_member_is_named_with_the_reason_and_the_others_continue(turn: tuple[Snapshot, Assignor]) -> None:
-    snapshot, assignor = turn
-
-    decided = plan(snapshot, only(assignor))
+def test_left_out_member_is_named_with_the_reason_and_the_others_continue(turn: Decided) -> None:
+    snapshot, _, decided = turn
 
     for name, member in snapshot.members.items():
         view = snapshot.channels.get(name)
@@ -261,10 +225,8 @@ def test_left_out_member_is_named_with_the_reason_and_the_others_continue(turn: 
 
 
 @turns
-def test_target_covers_every_subscribed_partition(turn: tuple[Snapshot, Assignor]) -> None:
-    snapshot, assignor = turn
-
-    decided = plan(snapshot, only(assignor))
+def test_target_covers_every_subscribed_partition(turn: Decided) -> None:
+    snapshot, _, decided = turn
 
     assigned = [part for target in decided.state.target.values() for part in target.partitions]
     every = {TopicPartition(name, n) for name in decided.state.topics for n in snapshot.topics[name].partitions}
@@ -272,10 +234,8 @@ def test_target_covers_every_subscribed_partition(turn: tuple[Snapshot, Assignor
 
 
 @turns
-def test_the_generation_rises_by_one_and_only_for_a_new_target(turn: tuple[Snapshot, Assignor]) -> None:
-    snapshot, assignor = turn
-
-    decided = plan(snapshot, only(assignor))
+def test_the_generation_rises_by_one_and_only_for_a_new_target(turn: Decided) -> None:
+    snapshot, _, decided = turn
 
     before, after = snapshot.state, decided.state
     assert after.generation == before.generation + decided.is_new_generation
@@ -284,31 +244,24 @@ def test_the_generation_rises_by_one_and_only_for_a_new_target(turn: tuple[Snaps
 
 
 @turns
-def test_stable_group_runs_its_target_without_outstanding_commands(
-    turn: tuple[Snapshot, Assignor],
-) -> None:
-    snapshot, assignor = turn
-
-    decided = plan(snapshot, only(assignor))
+def test_stable_group_runs_its_target_without_outstanding_commands(turn: Decided) -> None:
+    snapshot, _, decided = turn
 
     if decided.state.state == STABLE:
         assert not decided.stops
         assert not decided.starts
         for name, target in decided.state.target.items():
             assert snapshot.channels[name].running == target.partitions
-            assert not kept(snapshot, decided)[name]
+            assert not turn.kept[name]
     assert (decided.state.state == EMPTY) == (not decided.state.target)
 
 
 @turns
-def test_incomplete_plan_has_the_time_of_the_next_turn(turn: tuple[Snapshot, Assignor]) -> None:
-    snapshot, assignor = turn
+def test_incomplete_plan_has_the_time_of_the_next_turn(turn: Decided) -> None:
+    again_s = turn.plan.again_s
+    is_over = turn.plan.state.state in (STABLE, EMPTY) and not turn.plan.state.marks
 
-    decided = plan(snapshot, only(assignor))
-
-    if decided.state.state not in (STABLE, EMPTY) or decided.state.marks:
-        assert decided.again_s is not None
-    assert decided.again_s is None or decided.again_s >= 0
+    assert is_over if again_s is None else again_s >= 0
 
 
 @tried(TURNS, turn, lambda draw: draw.upto(30), lambda draw: draw.upto(40))
@@ -325,12 +278,3 @@ def test_history_keeps_the_newest_and_the_record_of_this_turn(
     assert not written & set(decided.forgotten)
     assert len((set(snapshot.history) - set(decided.forgotten)) | written) <= max(HISTORY_KEPT, len(snapshot.history))
     assert set(decided.forgotten) <= set(snapshot.history)
-
-
-@turns
-def test_a_state_that_was_written_is_read_back_the_same(turn: tuple[Snapshot, Assignor]) -> None:
-    snapshot, assignor = turn
-
-    state = plan(snapshot, only(assignor)).state
-
-    assert GroupState.parse("state", state.to_bytes()) == state

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
+from consumer.assignment.metadata import ConsumerMetadata
 from coordinator.zk.errors import BadData, UsageError
-from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.znodes import ranges
-from coordinator.zk.znodes.group_state import Answer, Ask, GroupState, MemberAnswer, Rebalance, SyncRequest, Target
 from coordinator.zk.znodes.partitions import (
     PartitionRanges,
     TopicPartition,
@@ -23,59 +23,17 @@ from coordinator.zk.znodes.partitions import (
     united,
 )
 from coordinator.zk.znodes.paths import MAX_NAME, checked_name, is_name, shown
-from coordinator.zk.znodes.records import (
-    BegunRecord,
-    Command,
-    CoordinatorRecord,
-    EpochRecord,
-    OffsetRecord,
-    OwnerRecord,
-    PausedRecord,
-    Registration,
-    Seat,
-    Topic,
-    TurnRequest,
-    parsed_channel,
-)
-from coordinator.zk.znodes.regions import Checkpoint, CheckpointEnd, Contribution, Region, RegionRequest
-from coordinator.zk.znodes.segments import Pool, Query, Segment, SegmentsRecord
+from coordinator.zk.znodes.records import Topic, parsed_channel
 from tests.property.effort import ANY, Draw, tried
-from tests.property.records import RECORDS, Build, partitions, text
+from tests.property.records import RECORDS, Build, partitions
 from tests.support.next_release import as_next_release
 
 PARSERS: dict[str, Callable[[bytes], Any]] = {
-    "topic": lambda data: Topic.parse("where", "t", data, 17),
-    "policy": lambda data: AclPolicy.parse("where", data),
-    "coordinator": lambda data: CoordinatorRecord.parse("where", data),
-    "epoch": lambda data: EpochRecord.parse("where", data),
-    "registration": lambda data: Registration.parse("where", data),
-    "channel": lambda data: parsed_channel("where", data),
-    "owner": lambda data: OwnerRecord.parse("where", data),
-    "offset": lambda data: OffsetRecord.parse("where", data),
-    "start": lambda data: OffsetRecord.parse("where", data),
-    "begun": lambda data: BegunRecord.parse("where", data),
-    "start command": lambda data: Command.parse("where", data),
-    "stop command": lambda data: Command.parse("where", data),
-    "state": lambda data: GroupState.parse("where", data),
-    "rebalance": lambda data: Rebalance.parse("where", data),
-    "paused": lambda data: PausedRecord.parse("where", data),
-    "request": lambda data: TurnRequest.parse("where", data),
-    "segment": lambda data: Segment.parse("where", data),
-    "segments": lambda data: SegmentsRecord.parse("where", data),
-    "query": lambda data: Query.parse("where", data),
-    "seat": lambda data: Seat.parse("where", data),
-    "ask": lambda data: Ask.parse("where", data),
-    "member's answer": lambda data: MemberAnswer.parse("where", data),
-    "answer": lambda data: Answer.parse("where", data),
-    "sync request": lambda data: SyncRequest.parse("where", data),
-    "region": lambda data: Region.parse("where", data),
-    "region's request": lambda data: RegionRequest.parse("where", data),
-    "checkpoint": lambda data: Checkpoint.parse("where", data),
-    "contribution": lambda data: Contribution.parse("where", data),
-    "checkpoint's end": lambda data: CheckpointEnd.parse("where", data),
-    "pool": lambda data: Pool.parse("where", data),
+    kind: partial(type(build(Draw(0))).parse, "where") for kind, build in RECORDS.items()
 }
-KINDS = sorted(PARSERS)
+PARSERS |= {"topic": lambda data: Topic.parse("where", "t", data, 17), "channel": partial(parsed_channel, "where")}
+PARSERS["metadata"] = partial(ConsumerMetadata.parse, "where")
+KINDS = sorted(RECORDS)
 VERSIONS = (None, 0, -1, 2, 2**70, 1.5, "2", "next", [2], {"major": 2})
 
 
@@ -134,13 +92,6 @@ def test_null_field_is_equal_to_a_missing_one(kind: str, record: tuple[dict[str,
     assert null == missing
 
 
-@tried(200, text)
-def test_state_of_a_later_release_is_read_with_all_fields_of_the_group(name: str) -> None:
-    state = GroupState(state=name, generation=7, epoch=3, target={"c": Target("i", {})})
-
-    assert GroupState.parse("where", state.to_bytes()) == state
-
-
 @tried(200, lambda draw: set(draw.some(range(100), 5, 1)), lambda draw: set(draw.some(range(100), 5)))
 def test_rewritten_topic_keeps_fields_of_a_later_release(known: set[int], more: set[int]) -> None:
     later = as_next_release(Topic("t", "id", tuple(sorted(known))).to_bytes())
@@ -163,24 +114,13 @@ def read(kind: str, data: bytes) -> Any:
     try:
         return PARSERS[kind](data)
     except BadData as error:
-        assert "where" in str(error)
-        assert "\n" not in str(error)
+        assert "where" in str(error) and str(error).isprintable() and len(str(error)) < 2_000
         return None
 
 
-FIELDS = (
-    "adding_replicas", "all", "by", "bytes", "collected", "command", "consumer", "czxid", "ended", "epoch", "file",
-    "finished", "finished_ms", "generation", "groups", "host", "incarnation", "joined", "lease_ms", "left",
-    "left_out", "marks", "max_poll_interval_ms", "moved", "node", "offset", "option", "ownershipMap", "partitions",
-    "pattern", "paused", "protocols", "ranges", "reason", "refused", "replaced_by", "rows", "run", "running",
-    "seal_interval_ms", "sealed", "seen_ms", "segments_dir", "silent_since_ms", "since_ms", "standing_since_ms",
-    "standstill_ms", "started_ms", "state", "stopped_ms", "strategy", "subscription", "target", "thread", "topic_id",
-    "took_over_ms", "topics", "touched", "trigger", "user_data", "version",
-)  # fmt: skip
-
 TEXTS = ("\ud800", "²", "٣", "0-3,7", "7-3", "-1", "1" * 5000, "start-fetcher", "static", "..", "a/b", "\x00")
 FLOATS = (0.5, -0.0, 1e16, 1e308, 5e-324, float("nan"), float("inf"), float("-inf"))
-KEYS = (*FIELDS, *["t", "0", "1", "007", "²", "9" * 4301, "-1", "a/b", "", "\ud800"] * 5)
+KEYS = ("t", "0", "1", "007", "²", "9" * 4301, "-1", "a/b", "", "\ud800", "incarnation", "partitions", "version")
 SCALARS: tuple[Build, ...] = (
     lambda draw: draw.choice([None, True, False]),
     lambda draw: draw.randint(-3, 100),
@@ -198,10 +138,6 @@ def document(draw: Draw, depth: int = 3) -> Any:
     return inner if draw.truth() else {draw.choice(KEYS): each for each in inner}
 
 
-def objects(draw: Draw) -> dict[str, Any]:
-    return {field: document(draw) for field in draw.some(FIELDS, 6)}
-
-
 def with_nonsense(draw: Draw, kind: str) -> dict[str, Any]:
     values, field = with_a_field(draw, kind)
     return {**values, field: document(draw)}
@@ -211,12 +147,6 @@ def with_nonsense(draw: Draw, kind: str) -> dict[str, Any]:
 def test_any_bytes_are_a_record_or_bad_data(data: bytes) -> None:
     for kind in KINDS:
         read(kind, data)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@tried(200, objects)
-def test_any_json_is_a_record_or_bad_data(kind: str, values: dict[str, Any]) -> None:
-    read(kind, json.dumps(values).encode())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -263,40 +193,19 @@ def test_data_of_any_depth_is_a_record_or_bad_data() -> None:
         read("registration", f'{{"incarnation":"a","subscription":{{"t":{nested}}}}}'.encode())
 
 
-@pytest.mark.parametrize("digits", [4299, 4301, 6000])
-def test_a_partition_with_thousands_of_digits_is_bad_data(digits: int) -> None:
-    key = "9" * digits
+def with_ranges(ranges: dict[str, list[int]]) -> bytes:
+    """A segment's data, with these ranges of topic t."""
+    named = {"file": "f", "segments_dir": "", "rows": 1, "bytes": 1, "consumer": "", "incarnation": "a"}
+    return json.dumps({**named, "generation": 1, "topics": {"t": "id"}, "ranges": {"t": ranges}}).encode()
 
+
+@pytest.mark.parametrize(
+    "key", ["9" * 4299, "9" * 4301, "9" * 6000, "²", "٣", "1_0", "+1", " 1"], ids=lambda key: f"{len(key)} {key[:3]}"
+)
+def test_a_partition_is_written_in_few_ascii_digits(key: str) -> None:
     assert read("topic", json.dumps({"partitions": {key: []}}).encode()) is None
     assert read("channel", json.dumps({"incarnation": "a", "running": {"t": {key: 1}}}).encode()) is None
-    segment = {
-        "file": "f",
-        "segments_dir": "",
-        "rows": 1,
-        "bytes": 1,
-        "consumer": "",
-        "incarnation": "a",
-        "generation": 1,
-    }
-    ranges_ = {"topics": {"t": "id"}, "ranges": {"t": {key: [0, 1]}}}
-    assert read("segment", json.dumps({**segment, **ranges_}).encode()) is None
-
-
-def test_a_partition_is_written_in_ascii_digits() -> None:
-    segment = {
-        "file": "f",
-        "segments_dir": "",
-        "rows": 1,
-        "bytes": 1,
-        "consumer": "",
-        "incarnation": "a",
-        "generation": 1,
-    }
-
-    for key in ("²", "٣", "1_0", "+1", " 1"):
-        ranges_ = {"topics": {"t": "id"}, "ranges": {"t": {key: [0, 1]}}}
-        assert read("segment", json.dumps({**segment, **ranges_}).encode()) is None
-        assert read("topic", json.dumps({"partitions": {key: []}}).encode()) is None
+    assert read("segment", with_ranges({key: [0, 1]})) is None
 
 
 def test_a_topic_has_each_partition_once_however_it_is_written() -> None:
@@ -306,19 +215,9 @@ def test_a_topic_has_each_partition_once_however_it_is_written() -> None:
 
 
 def test_a_sealed_range_ends_where_it_begins_or_later() -> None:
-    segment = {
-        "file": "f",
-        "segments_dir": "",
-        "rows": 1,
-        "bytes": 1,
-        "consumer": "",
-        "incarnation": "a",
-        "generation": 1,
-    }
-
+    assert read("segment", with_ranges({"0": [5, 5]})) is not None
     for pair in ([5, 4], [-1, 4], [0, 2**64]):
-        ranges_ = {"topics": {"t": "id"}, "ranges": {"t": {"0": pair}}}
-        assert read("segment", json.dumps({**segment, **ranges_}).encode()) is None
+        assert read("segment", with_ranges({"0": pair})) is None
 
 
 def test_topic_without_an_id_is_distinguished_from_its_successor_by_its_czxid() -> None:
@@ -389,21 +288,20 @@ def numbers(draw: Draw) -> frozenset[int]:
     return frozenset(draw.many(lambda draw: draw.randint(0, 40), 40))
 
 
+def assert_same_sets(mine: Any, one: frozenset[Any], other: Any, two: frozenset[Any]) -> None:
+    """`mine` and `other` are as these sets, together and each beside the other's set."""
+    assert mine == one and one == mine and hash(mine) == hash(one) and len(mine) == len(one)
+    for left, right in ((mine, two), (mine, other), (one, other)):
+        assert (left & right, left | right, left - right) == (one & two, one | two, one - two)
+        assert [left <= right, left < right, left >= right] == [one <= two, one < two, one >= two]
+        assert (left == right) == (one == two)
+
+
 @tried(500, numbers, numbers)
 def test_ranges_behave_as_the_set_of_their_numbers(one: frozenset[int], two: frozenset[int]) -> None:
-    mine, other = ranges.decode(ranges.encode(one)), ranges.decode(ranges.encode(two))
+    mine = ranges.decode(ranges.encode(one))
 
-    assert mine == one and one == mine and hash(mine) == hash(one) and len(mine) == len(one)
-    for right in (two, other):
-        assert (mine & right, mine | right, mine - right) == (one & two, one | two, one - two)
-        assert (mine <= right, mine < right, mine >= right, mine == right) == (
-            one <= two,
-            one < two,
-            one >= two,
-            one == two,
-        )
-    assert (one & other, one | other, one - other) == (one & two, one | two, one - two)
-    assert (one <= other, one >= other) == (one <= two, one >= two)
+    assert_same_sets(mine, one, ranges.decode(ranges.encode(two)), two)
     assert all((number in mine) == (number in one) for number in range(42))
 
 
@@ -413,18 +311,10 @@ def test_partition_ranges_behave_as_the_set_of_their_partitions(
 ) -> None:
     mine, other = PartitionRanges.of(one), PartitionRanges.of(two)
 
-    assert mine == one and one == mine and hash(mine) == hash(one) and len(mine) == len(one)
-    for right in (two, other):
-        assert (mine & right, mine | right, mine - right) == (one & two, one | two, one - two)
-        assert (mine <= right, mine >= right, mine == right) == (one <= two, one >= two, one == two)
-    assert (one & other, one | other, one - other) == (one & two, one | two, one - two)
-    assert (one <= other, one >= other, united([one, other])) == (one <= two, one >= two, one | two)
+    assert_same_sets(mine, one, other, two)
+    assert united([one, other]) == one | two
     assert range_texts(mine) == range_texts(one) and topics_of(mine) == topics_of(one) == list(by_topic(one))
-
-
-@tried(200, partitions)
-def test_partitions_by_topic_are_the_same_set(some: frozenset[TopicPartition]) -> None:
-    assert partition_set(by_topic(some)) == some
+    assert partition_set(by_topic(one)) == one
 
 
 # ---- names

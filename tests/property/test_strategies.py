@@ -6,10 +6,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
-from coordinator.assignors import Assignment, Subscriber, assigned
+from coordinator.assignors import Assignment, Subscriber, assigned, checked
+from coordinator.zk.errors import RebalanceFailed
 from coordinator.zk.znodes.partitions import TopicPartition
 from tests.property.effort import Draw, tried
 from tests.unit.strategies import (
@@ -20,6 +22,7 @@ from tests.unit.strategies import (
     improvable,
     known_to,
     loads,
+    parts,
     with_running,
 )
 
@@ -70,6 +73,7 @@ def any_sticky(draw: Draw) -> str:
 
 
 def answer(strategy: str, members: Sequence[Subscriber], topics: Topics) -> Assignment:
+    """It gives every partition once, to a thread that takes part in its topic: `assigned` has it checked."""
     known = known_to(members, topics)
     return assigned(STRATEGIES[strategy], members, known)
 
@@ -119,15 +123,6 @@ def test_time_of_an_assignment_is_near_linear_in_topics(strategy: str) -> None:
 def test_strategies_have_their_names_and_protocols(strategy: str) -> None:
     assert STRATEGIES[strategy].name == strategy
     assert STRATEGIES[strategy].is_eager == ARE_EAGER[strategy]
-
-
-@tried(200, any_strategy, group)
-def test_every_partition_is_given_once_to_a_thread_that_takes_part_in_its_topic(strategy: str, group: Group) -> None:
-    members, topics = group
-
-    found = answer(strategy, members, topics)  # which is `checked`
-
-    assert len(owners(found)) == sum(map(len, topics.values()))
 
 
 @tried(200, any_strategy, group, Draw.another)
@@ -269,3 +264,62 @@ def test_no_partition_moves_in_a_circle_or_could_move_back_after_any_change(
         leads = {(old, new) for old, new in edges if any(new == further for further, _ in edges)}
         assert leads != edges, f"{edges} go around"
         edges = leads
+
+
+# ---- range
+
+
+@tried(300, group)
+def test_range_gives_the_first_threads_of_a_topic_one_more_at_most(group: Group) -> None:
+    members, topics = group
+    members = [replace(one, instance_id="") for one in members]
+
+    found = answer("range", members, topics)
+
+    for topic in topics:
+        sizes = [
+            sum(part.topic == topic for part in found[member.consumer].get(member.thread(number), ()))
+            for member in sorted(members, key=lambda member: member.consumer)
+            for number in range(member.threads.get(topic, 0))
+        ]
+        assert sizes == sorted(sizes, reverse=True)
+        assert max(sizes) - min(sizes) <= 1
+
+
+def test_range_spreads_the_partitions_of_a_consumer_over_its_threads() -> None:
+    found = answer("range", [Subscriber("a", {"t": 2}), Subscriber("b", {"t": 1})], {"t": range(7)})
+
+    assert found == {"a": {"a-0": parts("t:0-2"), "a-1": parts("t:3-4")}, "b": {"b-0": parts("t:5-6")}}
+
+
+# ---- what breaks its promise
+
+
+A, B = Subscriber("a", {"t": 2, "v": 3}), Subscriber("b", {"u": 1})
+
+
+@pytest.mark.parametrize(
+    ("assignment", "reason"),
+    [
+        ({"x": {"x-0": {("t", 0)}}}, "no member"),
+        ({"a": {"a-0": {("t", 0)}, "a-1": {("t", 0)}}}, "twice"),
+        ({"a": {"a-0": {("t", 0), ("t", 1)}}, "b": {"b-0": {("t", 1)}}}, "twice or without a subscription"),
+        ({"a": {"a-0": {("t", 0)}}}, "leaves out or invents 1"),
+        ({"a": {"a-0": {("t", 0), ("t", 1), ("t", 2)}}}, "leaves out or invents 1"),
+        ({"a": {"a-0": {("t", 0)}, "a-3": {("t", 1)}}}, "'a-3', which is no thread of a"),
+        ({"a": {"a-0": {("t", 0)}, "b-0": {("t", 1)}}}, "'b-0', which is no thread of a"),
+        ({"a": {"a-0": {("t", 0)}, "a-00": set()}}, "'a-00', which is no thread of a"),
+        ({"a": {"a-0": {("t", 0)}, "a-2": {("t", 1)}}}, "gives t-1 to a-2, but a has 2 threads for t"),
+        ({"a": {"a-0": {("t", 0), ("t", 1.0)}}}, "no TopicPartition"),
+    ],
+)
+def test_an_assignor_that_breaks_its_promise_fails_the_rebalance(
+    assignment: dict[str, dict[str, set[tuple[str, Any]]]], reason: str
+) -> None:
+    broken = {
+        consumer: {thread: frozenset(TopicPartition(*part) for part in parts) for thread, parts in threads.items()}
+        for consumer, threads in assignment.items()
+    }
+
+    with pytest.raises(RebalanceFailed, match=reason):
+        checked("broken", broken, [A, B], {"t": [0, 1]})

@@ -24,7 +24,7 @@ from coordinator.zk.store import Create, Delete, Operation, SetData, Store
 from coordinator.zk.znodes.paths import Brokers, RegionPaths
 from coordinator.zk.znodes.records import BLACK_LIST, STATIC, WHITE_LIST, Topic
 from coordinator.zk.znodes.regions import FAILED, RESET, Region, RegionRequest
-from tests.property.test_convergence import CooperativeRange
+from tests.property.snapshots import CooperativeRange
 from tests.simulation.actors import (
     Actor,
     ApplicationActor,
