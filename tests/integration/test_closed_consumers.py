@@ -17,7 +17,7 @@ import pytest
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Callbacks, Consumer
-from consumer.errors import Closed, CommitFailed, ConcurrentModification, Inherited
+from consumer.errors import Closed, CommitFailed, Inherited
 from consumer.group import GroupMember
 from consumer.operator.consumer_operator import ConsumerOperator, Processor
 from consumer.operator.states import State
@@ -99,31 +99,26 @@ def test_every_call_of_a_closed_consumer_says_so(world: World) -> None:
     assert world.names(PATHS.ids) == []
 
 
-def test_every_call_of_a_closed_member_says_so(world: World) -> None:
-    member = member_of(world)
-    member.close()
-    member.close()
+def operator_of(world: World, group: str) -> ConsumerOperator:
+    config = ConsumerConfig(world.zk, group, "c1", region="r", session_timeout_ms=SESSION_MS)
+    return ConsumerOperator(config, Subscription({"t": 1}), Processor(), source=MemoryLog(end=0))
+
+
+def test_every_call_of_a_closed_member_or_operator_says_so(world: World) -> None:
+    member, operator = member_of(world), operator_of(world, "g")
+    with operator:
+        eventually(lambda: operator.consumer.region.is_ready, 10, "it is restored")
+    for each in (member, member, operator):
+        each.close()
 
     calls: list[Callable[[], object]] = [
         lambda: member.poll(0), lambda: member.update({"even": b""}), member.enforce_rebalance,
+        operator.start, operator.request_checkpoint, lambda: operator.request_reset("a test"),
     ]  # fmt: skip
     for call in calls:
         with pytest.raises(Closed, match=CLOSED):
             call()
-    assert (member.may_run, member.assignment) == (False, None)
-
-
-def test_every_request_to_a_closed_operator_says_so(world: World) -> None:
-    config = ConsumerConfig(world.zk, "g", "c1", region="r", session_timeout_ms=SESSION_MS)
-    operator = ConsumerOperator(config, Subscription({"t": 1}), Processor(), source=MemoryLog(end=0))
-    with operator:
-        eventually(lambda: operator.consumer.region.is_ready, 10, "it is restored")
-    operator.close()
-
-    for call in (operator.start, operator.request_checkpoint, lambda: operator.request_reset("a test")):
-        with pytest.raises(Closed, match=CLOSED):
-            call()
-    assert operator.wait(0)
+    assert (member.may_run, member.assignment, operator.wait(0)) == (False, None, True)
 
 
 @pytest.mark.parametrize(("of", "nothing"), [(owning, {}), (member_of, None)], ids=["consumer", "member"])
@@ -142,31 +137,6 @@ def test_close_in_another_thread_ends_a_poll_that_waits(
     assert polled == [nothing]
     assert runtime.monotonic() - began < 2
     nothing_is_left(world)
-
-
-def test_two_threads_that_poll_one_consumer_lose_no_record(world: World) -> None:
-    consumer = consumer_of(world, enable_auto_commit=True, max_poll_records=1)
-    runtime, found, refusals = ThreadRuntime(), list[tuple[TopicPartition, int]](), list[ConcurrentModification]()
-
-    def polls() -> None:
-        for _ in range(2000):
-            try:
-                for partition, records in consumer.poll(20).items():
-                    found.extend((partition, record.offset) for record in records)
-            except ConcurrentModification as refusal:
-                refusals.append(refusal)
-                runtime.sleep(0.01)
-            if len(found) >= 10:
-                return
-
-    tasks = [runtime.spawn(polls, f"poll-{number}") for number in (1, 2)]
-    for task in tasks:
-        task.join(60)
-
-    assert sorted(found) == [(TopicPartition("t", number), offset) for number in (0, 1) for offset in range(5)]
-    assert "poll-1" in str(refusals[0])
-    assert "poll-2" in str(refusals[0])
-    consumer.close()
 
 
 class ClosesWhenFetched(MemoryLog):
@@ -299,40 +269,40 @@ class Closes(MemoryLog):
         self.is_closed = True
 
 
-def raises_inside_close(world: World, callbacks: Raises, **options: object) -> None:
-    """A consumer that leaves nothing open although its callback raises: another one of its configuration consumes."""
+@pytest.mark.parametrize(
+    ("error", "options"),
+    [
+        *((error, {"region": region}) for error in (ValueError, OSError, CommitFailed) for region in ("", "r")),
+        pytest.param(
+            ValueError,
+            {"metrics_port": 0},
+            marks=pytest.mark.real_zookeeper("a metrics server has threads of its own"),
+        ),
+    ],
+)
+def test_a_callback_that_raises_inside_close_leaves_nothing_open(
+    world: World, error: type[Exception], options: dict[str, object]
+) -> None:
+    """Another consumer of its configuration consumes: also where both listen at one port."""
+    if "metrics_port" in options:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            options = {"metrics_port": probe.getsockname()[1]}
     log = Closes(end=5)
-    consumer = consumer_of(world, callbacks, log, **options)
+    consumer = consumer_of(world, Raises(error("no space")), log, **options)
     eventually(lambda: consumer.poll(20) and len(consumer.assignment()) == 2, 20, "it has records of its partitions")
 
-    with pytest.raises(type(callbacks.error), match="no space"):
+    with pytest.raises(error, match="no space"):
         consumer.close()
 
     assert log.is_closed
     nothing_is_left(world)
-    assert f"{type(callbacks.error).__name__}: no space" in (world.channel("g", "c1").ended or "")
+    assert f"{error.__name__}: no space" in (world.channel("g", "c1").ended or "")
     with pytest.raises(Closed):
         consumer.poll(0)
     following = consumer_of(world, **options)
     eventually(lambda: [following.poll(20)] and len(following.assignment()) == 2, 20, "the next one consumes")
     following.close()
-
-
-@pytest.mark.parametrize("error", [ValueError, OSError, CommitFailed])
-@pytest.mark.parametrize("region", ["", "r"])
-def test_a_callback_that_raises_inside_close_leaves_nothing_open(
-    world: World, region: str, error: type[Exception]
-) -> None:
-    raises_inside_close(world, Raises(error("no space")), region=region)
-
-
-@pytest.mark.real_zookeeper("a metrics server has threads of its own")
-def test_a_callback_that_raises_inside_close_leaves_no_metrics_server(world: World) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-
-    raises_inside_close(world, Raises(ValueError("no space")), metrics_port=port)
 
 
 def test_a_member_whose_callback_raises_inside_close_has_left(world: World) -> None:
@@ -398,18 +368,6 @@ def test_poll_and_close_inside_a_callback_are_refused(world: World, inside: str,
     nothing_is_left(world)
 
 
-def test_a_close_inside_the_callback_of_close_is_raised_once_all_is_closed(world: World) -> None:
-    class Closing(Callbacks):
-        def on_partitions_revoked(self, partitions: PartitionSet) -> None:
-            consumer.close()
-
-    consumer = owning(world, Closing())
-
-    with pytest.raises(UsageError, match="inside on_partitions_revoked: poll is not reentrant"):
-        consumer.close()
-    nothing_is_left(world)
-
-
 @pytest.mark.parametrize("polls_on", [True, False])
 def test_the_group_is_told_the_exception_of_a_callback_that_keeps_raising(
     world: World, caplog: pytest.LogCaptureFixture, polls_on: bool
@@ -461,9 +419,7 @@ def refused_in_a_child(calls: Sequence[Callable[[], object]]) -> list[str]:
 
 @pytest.mark.real_zookeeper("a forked process has no virtual time")
 def test_every_call_of_an_inherited_consumer_says_so_and_the_parent_goes_on(world: World) -> None:
-    consumer, member = owning(world), member_of(world)
-    config = ConsumerConfig(world.zk, "r", region="r", session_timeout_ms=SESSION_MS)
-    operator = ConsumerOperator(config, Subscription({"t": 1}), Processor(), source=MemoryLog(end=0))
+    consumer, member, operator = owning(world), member_of(world), operator_of(world, "r")
     calls: list[Callable[[], object]] = [
         *(partial(called, consumer, *call) for call in CALLS),
         consumer.close, lambda: member.poll(0), lambda: member.may_run, member.close,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from consumer.config import ConsumerConfig, Subscription
-from consumer.consumer import Callbacks, Consumer
+from consumer.consumer import Consumer
 from consumer.errors import CommitFailed
 from coordinator.zk.errors import ZooKeeperUnreachable
 from coordinator.zk.runtime import ThreadRuntime
@@ -17,6 +17,7 @@ from coordinator.zk.store import Node, Watch
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import WHITE_LIST, OffsetRecord
+from tests.support.hand_polled import HandPolled
 from tests.support.memlog import MemoryLog
 from tests.support.stores import FrontStore
 from tests.support.wait import eventually
@@ -24,137 +25,54 @@ from tests.support.world import World, expire, parts
 
 PATHS = GroupPaths("g")
 T0 = TopicPartition("t", 0)
+BOTH = parts("t", 0, 1)
 
 
-class Application(Callbacks):
-    """A consumer that is polled only by the test."""
-
-    def __init__(self, world: World, name: str = "c1", end: int = 10, **options: object) -> None:
-        opener = options.pop("opener", None)
-        config = ConsumerConfig(world.zk, "g", name, **{"session_timeout_ms": 4000, **options})  # type: ignore[arg-type]
-        self.log = MemoryLog(end)
-        self.events: list[tuple[str, PartitionSet]] = []
-        self.commits_when_revoked = False
-        self.consumer = Consumer(config, Subscription({"t": 1}), self, self.log, opener)  # type: ignore[arg-type]
-
-    def poll_until(self, records: int, most: int | None = None) -> list[tuple[int, int]]:
-        """Poll until so many records are returned: (partition, offset) of each."""
-        found: list[tuple[int, int]] = []
-
-        def is_enough() -> bool:
-            left = None if most is None else most - len(found)
-            for partition, some in self.consumer.poll(50, left).items():
-                found.extend((partition.partition, record.offset) for record in some)
-            return len(found) >= records
-
-        eventually(is_enough, 10, f"{records} records")
-        return found
-
-    def polls_until_holds(self, partitions: PartitionSet) -> None:
-        eventually(lambda: self.consumer.poll(20) is not None and self.consumer.assignment() == partitions, 10, "held")
-
-    def on_partitions_assigned(self, partitions: PartitionSet) -> None:
-        self.events.append(("assigned", partitions))
-
-    def on_partitions_revoked(self, partitions: PartitionSet) -> None:
-        self.events.append(("revoked", partitions))
-        if self.commits_when_revoked:
-            self.consumer.commit()
-
-    def on_partitions_lost(self, partitions: PartitionSet) -> None:
-        self.events.append(("lost", partitions))
+Start = Callable[..., HandPolled]
 
 
 @pytest.fixture
-def coordinated(world: World) -> Iterator[World]:
+def coordinated(world: World) -> World:
     """A world with a coordinator and a topic of two partitions."""
     world.coordinator()
     world.topic("t", 2)
-    yield world
+    return world
 
 
-def test_poll_returns_at_most_max_records_and_continues_at_its_position(coordinated: World) -> None:
-    app = Application(coordinated, max_poll_records=4)
-
-    first = app.poll_until(3, most=3)
-    assert len(first) == 3
-    batch = eventually(lambda: app.consumer.poll(50), 5, "more")
-    assert sum(map(len, batch.values())) <= 4
-    rest = app.poll_until(20 - 3 - sum(map(len, batch.values())))
-
-    found = [*first, *((part.partition, record.offset) for part, some in batch.items() for record in some), *rest]
-    assert sorted(found) == [(partition, offset) for partition in (0, 1) for offset in range(10)]
-    app.consumer.close()
+@pytest.fixture
+def start(coordinated: World, polled: Start) -> Start:
+    """Starts consumers, each with a log of ten records in either partition."""
+    return lambda name="c1", **options: polled(name, MemoryLog(10), **options)
 
 
-def test_an_empty_poll_returns_when_its_time_is_over(coordinated: World) -> None:
-    app = Application(coordinated, end=0)
-    app.polls_until_holds(parts("t", 0, 1))
+def test_poll_returns_at_most_max_records_and_continues_at_its_position(start: Start) -> None:
+    app = start(max_poll_records=4)
+    app.holds(BOTH)
+    first = eventually(lambda: app.poll(most=3), 10, "records")
+    second = eventually(app.poll, 10, "more")
+    assert (sum(map(len, first.values())) <= 3, sum(map(len, second.values())) <= 4) == (True, True)
 
-    assert app.consumer.poll(0) == {}
-    assert app.consumer.poll(30) == {}
-    app.consumer.close()
+    app.has(20)
 
-
-def test_uncommitted_records_are_delivered_again_to_the_next_consumer(coordinated: World) -> None:
-    first = Application(coordinated)
-    first.poll_until(20)
-    first.consumer.commit()
-    first.log.end = 15
-    first.poll_until(10)
-    first.consumer.close()
-
-    second = Application(coordinated, name="c2", end=15)
-
-    assert sorted(second.poll_until(10)) == [(partition, offset) for partition in (0, 1) for offset in range(10, 15)]
-    second.consumer.close()
+    assert app.found == {part: list(range(10)) for part in BOTH}
 
 
-def test_records_committed_by_the_revocation_callback_are_not_read_again(coordinated: World) -> None:
-    first = Application(coordinated)
-    first.commits_when_revoked = True
-    first.poll_until(20)
-    second = Application(coordinated, name="c2")
-    eventually(lambda: first.consumer.poll(20) or second.consumer.poll(20) or second.consumer.assignment(), 10, "moved")
+def test_an_empty_poll_returns_when_its_time_is_over(polled: Start, coordinated: World) -> None:
+    app = polled("c1", MemoryLog(0))
+    app.holds(BOTH)
+
+    assert (app.poll(0), app.poll(30)) == ({}, {})
+
+
+def test_records_committed_by_the_revocation_callback_are_not_read_again(start: Start) -> None:
+    first = start()
+    first.revokes = first.consumer.commit
+    first.has(20)
+    second = start("c2")
+    eventually(lambda: first.poll() or second.poll() or second.consumer.assignment(), 10, "moved")
 
     assert second.consumer.position(TopicPartition("t", 1)) == 10
-    assert ("revoked", parts("t", 0, 1)) in first.events
-    for app in (first, second):
-        app.consumer.close()
-
-
-def test_close_calls_the_revocation_callback_and_writes_the_offsets_down(coordinated: World) -> None:
-    app = Application(coordinated)
-    app.commits_when_revoked = True
-    app.poll_until(20)
-
-    app.consumer.close()
-
-    assert app.events[-1] == ("revoked", parts("t", 0, 1))
-    for number in (0, 1):
-        assert OffsetRecord.parse("", coordinated.data(PATHS.offset("t", number)) or b"").offset == 10
-    assert (coordinated.owners("g"), coordinated.names(PATHS.ids)) == ({}, [])
-
-
-def test_commit_of_an_incarnation_that_is_over_fails_and_moves_nothing(coordinated: World) -> None:
-    app = Application(coordinated)
-    app.poll_until(20)
-    store = app.consumer.member.store
-    assert store is not None
-    expire(store)
-    eventually(lambda: store.lost, 5, "it knows")
-    second = Application(coordinated, name="c2")
-    second.poll_until(20)
-
-    with pytest.raises(CommitFailed):
-        app.consumer.commit()
-
-    second.consumer.commit()
-    assert coordinated.channel("g", "c2").running[T0] == 10
-    app.consumer.poll(0)
-    assert app.events[-1] == ("lost", parts("t", 0, 1))
-    for consumer in (app.consumer, second.consumer):
-        consumer.close()
+    assert ("revoked", BOTH) in first.events
 
 
 def test_consumers_that_share_one_configuration_share_the_group(coordinated: World) -> None:
@@ -188,18 +106,6 @@ def test_a_second_pattern_replaces_the_first_and_finds_its_topics_at_once(coordi
     consumer.subscribe(Subscription({"early": 1}))
     holds(parts("early", 0))
     consumer.close()
-
-
-def test_offsets_are_published_every_offsets_interval(coordinated: World) -> None:
-    app = Application(coordinated, offsets_interval_ms=1)
-    app.poll_until(20)
-
-    app.consumer.commit()
-
-    for number in (0, 1):
-        assert OffsetRecord.parse("", coordinated.data(PATHS.offset("t", number)) or b"").offset == 10
-    assert coordinated.channel("g", "c1").is_live
-    app.consumer.close()
 
 
 def test_unreachable_zookeeper_is_reported_when_a_consumer_starts(world: World) -> None:
@@ -243,12 +149,10 @@ class SlowToEnd(FrontStore):
         return found
 
 
-def test_late_commit_of_a_slow_application_either_fails_or_is_written(
-    coordinated: World,
-) -> None:
+def test_late_commit_of_a_slow_application_either_fails_or_is_written(coordinated: World, start: Start) -> None:
     store = SlowToEnd(open_kazoo(coordinated.zk, 1000))
-    app = Application(coordinated, max_poll_interval_ms=1000, opener=lambda: store)
-    app.poll_until(20)
+    app = start(max_poll_interval_ms=1000, opener=lambda: store)
+    app.has(20)
     outcome: list[str] = []
 
     def commit() -> None:
@@ -265,30 +169,21 @@ def test_late_commit_of_a_slow_application_either_fails_or_is_written(
     node = coordinated.data(PATHS.offset("t", 0))
     offset = OffsetRecord.parse("", node).offset if node is not None else 0
     assert outcome == (["committed"] if offset == 10 else ["failed"]), "the reported outcome is the written one"
-    app.consumer.close()
 
 
-def test_an_application_that_polls_within_max_poll_interval_is_never_evicted(world: World) -> None:
+def test_an_application_that_polls_within_max_poll_interval_is_never_evicted(world: World, polled: Start) -> None:
     world.coordinator(sweep_interval_ms=100)  # it sees each sign of life at once, and counts from there
     world.topic("t", 2)
-    app = Application(world, max_poll_interval_ms=2000)
-    app.poll_until(20)
+    app, runtime = polled("c1", MemoryLog(10), max_poll_interval_ms=2000), ThreadRuntime()
+    app.has(20)
     app.consumer.commit()
-    committed_at = ThreadRuntime().monotonic()
+    committed_at = runtime.monotonic()
 
-    def polls_for_600_ms() -> bool:  # too soon for a sign of life, were there none between polls
-        app.consumer.poll(0)
-        return ThreadRuntime().monotonic() - committed_at > 0.6
-
-    eventually(polls_for_600_ms, 5, "it has polled", pause_s=0.1)
-    eventually(
-        lambda: ThreadRuntime().monotonic() - committed_at > 2.15,
-        5,
-        "it has processed its records for 1.5 s",
-        pause_s=0.1,
-    )
-    app.consumer.poll(0)
+    while runtime.monotonic() - committed_at < 0.6:  # too soon for a sign of life, were there none between polls
+        app.poll(0)
+        runtime.sleep(0.1)
+    runtime.sleep(1.55)  # it processes its records
+    app.poll(0)
 
     assert app.consumer.member.registrations == 1
     assert world.channel("g", "c1").is_live
-    app.consumer.close()

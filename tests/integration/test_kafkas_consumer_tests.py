@@ -10,12 +10,10 @@ import signal
 
 import pytest
 
-from coordinator.zk.znodes.paths import COORDINATOR
-from coordinator.zk.znodes.records import CoordinatorRecord
 from tests.support.event_group import PARTITIONS, SOME, EventGroup
 from tests.support.events import DEAD
-from tests.support.wait import eventually, within
-from tests.support.world import World, parts
+from tests.support.wait import within
+from tests.support.world import parts
 
 NAMES = ("c1", "c2", "c3")
 SESSION_S = 1.5
@@ -43,9 +41,7 @@ def test_consumer_bounce_all_rejoin_and_consume_each_time_without_duplicates(gro
     assert {seen.state for seen in group.events().consumers.values()} == {DEAD}
 
 
-def test_consumer_failure_reassigns_partitions_in_time_and_consumption_continues(
-    group: EventGroup,
-) -> None:
+def test_consumer_failure_reassigns_partitions_in_time_and_consumption_continues(group: EventGroup) -> None:
     group.node("a")
     group.start(NAMES)
     group.joined(NAMES)
@@ -101,10 +97,10 @@ def test_rolling_coordinator_restart_rebalances_no_consumer_and_stops_no_fetchin
     before, generation = group.joined(NAMES), group.world.state("g").generation
 
     for epoch in (1, 2):
-        name = elected(group.world, epoch)
+        name = group.world.elected_node(epoch)
         nodes[name].signal(signal.SIGTERM)
         assert nodes[name].ends() == 0, nodes[name].said()
-        elected(group.world, epoch + 1)
+        group.world.elected_node(epoch + 1)
         nodes[name] = group.node(name)
         group.consumes()
 
@@ -114,30 +110,3 @@ def test_rolling_coordinator_restart_rebalances_no_consumer_and_stops_no_fetchin
         was = before.consumers[name]
         assert (seen.assigned, seen.revoked) == (was.assigned, was.revoked), f"{name} was rebalanced"
     assert sum(events.position.values()) == events.consumed
-
-
-def elected(world: World, epoch: int) -> str:
-    """The node that is elected in `epoch`, once one is."""
-
-    def look() -> str | None:
-        data = world.data(COORDINATOR)
-        record = CoordinatorRecord.parse(COORDINATOR, data) if data else None
-        return record.node if record and record.epoch == epoch else None
-
-    return eventually(look, 10, f"a node is elected in epoch {epoch}") or ""
-
-
-@pytest.mark.full("members as processes")
-def test_fenced_consumer_prints_the_reason_and_its_shutdown(group: EventGroup) -> None:
-    group.world.coordinator()
-    group.start(["c1"])
-    group.joined(["c1"])
-
-    group.start(["c1"], as_file="c1-again")
-
-    older = group.process("c1")
-    assert older.ends() == 1
-    assert older.said().splitlines()[-1] == "error: FencedInstanceId: another process has registered as c1"
-    assert [event["name"] for event in older.printed()[-2:]] == ["partitions_lost", "shutdown_complete"]
-    group.joined(["c1-again"])
-    group.consumes_everything()
