@@ -220,18 +220,6 @@ def test_member_that_cannot_be_read_is_left_out_with_a_reason_by_an_earlier_coor
     old.writes_no_new_field()
 
 
-def test_members_offering_both_sides_get_the_strategy_of_an_earlier_coordinator(mixed: Mixed) -> None:
-    old = mixed.node("old", EarlierRelease)
-
-    members = [mixed.member(name, BOTH, protocols=("lag", "range")) for name in ("c1", "c2")]
-
-    mixed.go_on(*members)
-    state = mixed.world.stable("g", 2)
-    assert (state.strategy, state.client, asks(mixed.world)) == ("range", None, [])
-    old.sends_known_fields()
-    assert [len(each.held) for each in members] == [2, 2]
-
-
 def test_leader_assigned_group_continues_under_an_earlier_coordinator_and_after(mixed: Mixed) -> None:
     world, new = mixed.world, mixed.node("new")
     members = [mixed.member(name, BOTH, protocols=("lag", "range")) for name in ("c1", "c2")]
@@ -306,20 +294,10 @@ def test_earlier_coordinator_withdraws_a_pending_ask_and_refuses_its_answer(mixe
     assert [each.failures for each in (one, two)] == [[], []]
 
 
-def test_leader_request_is_ignored_by_an_earlier_coordinator(mixed: Mixed) -> None:
-    world = mixed.world
-    world.put(PATHS.sync_request, b'{"version":1,"by":"c9","incarnation":"x","reason":"topic t has changed"}')
-    mixed.node("old", EarlierRelease)
-
-    mixed.go_on(mixed.member("c1", BOTH))
-
-    assert (world.stable("g", 1).generation, world.data(PATHS.sync_request) is None) == (1, False)
-
-
 # ---- an earlier consumer
 
 
-def test_earlier_consumer_gets_known_command_fields_and_coordinator_assignment(mixed: Mixed) -> None:
+def test_group_with_an_earlier_consumer_is_assigned_by_the_coordinator_in_fields_that_it_knows(mixed: Mixed) -> None:
     world, node = mixed.world, mixed.node("new")
     old = mixed.member("c1", "coordinator", EarlierRelease)
     mixed.share(old)
@@ -329,7 +307,6 @@ def test_earlier_consumer_gets_known_command_fields_and_coordinator_assignment(m
     mixed.go_on(old, new)
     assert (world.stable("g", 2).client, asks(world)) == (None, [])
     node.sends_known_fields()
-    assert old.consumer.member._drain.stale == 0
 
     old.close()
     world.consumers.remove(old)
@@ -339,20 +316,13 @@ def test_earlier_consumer_gets_known_command_fields_and_coordinator_assignment(m
     world.consumers.append(old)  # what it read counts
     mixed.all_come()
 
+    another = mixed.member("c3", "coordinator", EarlierRelease)
 
-def test_earlier_consumer_that_joins_reverts_the_group_to_coordinator_assignment(mixed: Mixed) -> None:
-    node = mixed.node("new")
-    new = mixed.member("c1", BOTH)
-    mixed.share(new)
-    assert mixed.world.stable("g", 1).client is not None
-
-    old = mixed.member("c2", "coordinator", EarlierRelease)
-
-    mixed.share(new, old)
-    assert mixed.world.stable("g", 2).client is None
+    mixed.share(again, new, another)
+    assert world.stable("g", 3).client is None, "and back"
     mixed.all_come()
-    node.sends_known_fields("c2")
-    assert old.consumer.member._drain.stale == 0
+    node.sends_known_fields("c3")
+    assert (old.consumer.member._drain.stale, another.consumer.member._drain.stale) == (0, 0)
 
 
 @pytest.mark.parametrize(("first", "second"), [("coordinator", "client"), ("client", "coordinator")])

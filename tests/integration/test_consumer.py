@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer
 from consumer.errors import CommitFailed
-from coordinator.zk.errors import ZooKeeperUnreachable
+from consumer.logs.embedded.producer import Producer
+from consumer.membership.member import ConsumerMember
+from coordinator.zk.errors import UsageError, ZooKeeperUnreachable
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Node, Watch
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import WHITE_LIST, OffsetRecord
+from tests.support.event_group import EventGroup
 from tests.support.hand_polled import HandPolled
 from tests.support.memlog import MemoryLog
 from tests.support.stores import FrontStore
@@ -24,8 +30,9 @@ from tests.support.wait import eventually
 from tests.support.world import World, expire, parts
 
 PATHS = GroupPaths("g")
-T0 = TopicPartition("t", 0)
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 BOTH = parts("t", 0, 1)
+RECORDS = 1000
 
 
 Start = Callable[..., HandPolled]
@@ -40,13 +47,13 @@ def coordinated(world: World) -> World:
 
 
 @pytest.fixture
-def start(coordinated: World, polled: Start) -> Start:
+def reading(coordinated: World, polled: Start) -> Start:
     """Starts consumers, each with a log of ten records in either partition."""
     return lambda name="c1", **options: polled(name, MemoryLog(10), **options)
 
 
-def test_poll_returns_at_most_max_records_and_continues_at_its_position(start: Start) -> None:
-    app = start(max_poll_records=4)
+def test_poll_returns_at_most_max_records_and_continues_at_its_position(reading: Start) -> None:
+    app = reading(max_poll_records=4)
     app.holds(BOTH)
     first = eventually(lambda: app.poll(most=3), 10, "records")
     second = eventually(app.poll, 10, "more")
@@ -64,11 +71,11 @@ def test_an_empty_poll_returns_when_its_time_is_over(polled: Start, coordinated:
     assert (app.poll(0), app.poll(30)) == ({}, {})
 
 
-def test_records_committed_by_the_revocation_callback_are_not_read_again(start: Start) -> None:
-    first = start()
+def test_records_committed_by_the_revocation_callback_are_not_read_again(reading: Start) -> None:
+    first = reading()
     first.revokes = first.consumer.commit
     first.has(20)
-    second = start("c2")
+    second = reading("c2")
     eventually(lambda: first.poll() or second.poll() or second.consumer.assignment(), 10, "moved")
 
     assert second.consumer.position(TopicPartition("t", 1)) == 10
@@ -149,9 +156,9 @@ class SlowToEnd(FrontStore):
         return found
 
 
-def test_late_commit_of_a_slow_application_either_fails_or_is_written(coordinated: World, start: Start) -> None:
+def test_late_commit_of_a_slow_application_either_fails_or_is_written(coordinated: World, reading: Start) -> None:
     store = SlowToEnd(open_kazoo(coordinated.zk, 1000))
-    app = start(max_poll_interval_ms=1000, opener=lambda: store)
+    app = reading(max_poll_interval_ms=1000, opener=lambda: store)
     app.has(20)
     outcome: list[str] = []
 
@@ -187,3 +194,252 @@ def test_an_application_that_polls_within_max_poll_interval_is_never_evicted(wor
 
     assert app.consumer.member.registrations == 1
     assert world.channel("g", "c1").is_live
+
+
+# ---- fetched records that no poll returned are never committed, and are dropped at a revocation
+
+
+@pytest.fixture
+def start(world: World, tmp_path: Path, polled: Start) -> Start:
+    """Starts consumers of a topic of two partitions with `RECORDS` records each: they poll ten at a time."""
+    world.coordinator()
+    world.topic("t", 2)
+    with Producer.for_store(world.store, tmp_path, world.brokers) as producer:
+        for number in range(2 * RECORDS):
+            producer.send("t", b"%d" % (number // 2), partition=number % 2, timestamp_ms=1000 * (number // 2))
+    return lambda name="c1", **options: polled(name, log_dir=str(tmp_path), **{"max_poll_records": 10, **options})
+
+
+def ends(app: HandPolled) -> dict[TopicPartition, int]:
+    """Up to where polls have returned each partition's records."""
+    return {T0: 0, T1: 0} | app.returned
+
+
+def expires(app: HandPolled) -> None:
+    """Its session, and it knows."""
+    store = app.store
+    expire(store)
+    eventually(lambda: store.lost, 5, "it knows")
+
+
+def test_commit_covers_returned_records_only_and_the_next_owner_resumes_there(world: World, start: Start) -> None:
+    first = start()
+    first.polls(3)
+    assert first.consumer.retained[0] > 100, "there is something that must not be committed"
+
+    first.consumer.commit()
+
+    assert world.channel("g", "c1").running == ends(first)
+    assert {part: first.consumer.position(part) for part in BOTH} == ends(first)
+    first.close()
+    second = start("c2")
+    eventually(lambda: second.poll() and set(second.begun) == BOTH, 15, "records of both")
+    assert second.begun == ends(first)
+    assert {part: second.consumer.committed(part) for part in BOTH} == ends(first)
+
+
+def test_prefetched_records_of_a_moved_partition_are_returned_by_its_next_owner(world: World, start: Start) -> None:
+    first = start(enable_auto_commit=True, protocols=("cooperative-sticky",))
+    first.polls(4)
+    second = start("c2", enable_auto_commit=True, protocols=("cooperative-sticky",))
+    eventually(lambda: [first.poll()] and second.poll(), 15, "it has moved")
+    (moved,) = second.consumer.assignment()
+
+    assert first.consumer.assignment() == BOTH - {moved}
+    assert first.consumer.committed(moved) == first.returned[moved]
+    assert second.begun == {moved: first.returned[moved]}, "no record is skipped or repeated"
+    assert set(first.poll()) | set(first.poll()) == BOTH - {moved}
+
+
+def test_auto_commit_at_a_rebalance_precedes_revocation_and_its_callback(world: World, start: Start) -> None:
+    first = start(enable_auto_commit=True, auto_commit_interval_ms=600_000)
+    committed: dict[TopicPartition, int] = {}
+    first.revokes = lambda: committed.update(world.offsets("g"))
+    first.polls(3)
+    assert world.offsets("g") == {T0: 0, T1: 0}, "it is not due: these are where the group begins"
+    second = start("c2")
+
+    eventually(lambda: second.poll() or first.poll() is None or second.consumer.assignment(), 15, "moved")
+
+    assert ("revoked", BOTH) in first.events
+    assert sum(committed.values()) >= 30
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_auto_commit_alone_commits_the_returned_records_on_close(world: World, start: Start, is_enabled: bool) -> None:
+    first = start(enable_auto_commit=is_enabled, auto_commit_interval_ms=600_000)
+    first.polls(3)
+
+    first.close()
+
+    assert world.offsets("g") == (ends(first) if is_enabled else {T0: 0, T1: 0})
+
+
+def test_auto_commit_commits_nothing_when_the_application_has_failed(world: World, start: Start) -> None:
+    first = start(enable_auto_commit=True, auto_commit_interval_ms=600_000)
+
+    with suppress(OSError), first.consumer:
+        first.polls(3)
+        raise OSError("the disk is full")
+
+    assert set(world.offsets("g").values()) == {0}
+
+
+def test_auto_commit_commits_records_of_earlier_polls_every_interval(world: World, start: Start) -> None:
+    first = start(enable_auto_commit=True, auto_commit_interval_ms=1)
+
+    def is_one_poll_behind() -> bool:
+        before = dict(first.returned)
+        first.poll()
+        return bool(before) and world.offsets("g") == {T0: 0, T1: 0} | before != ends(first)
+
+    eventually(is_one_poll_behind, 15, "what is committed is what the polls before have returned")
+
+
+def test_session_expiry_drops_prefetched_records_and_resumes_at_committed_offsets(world: World, start: Start) -> None:
+    first = start()
+    first.holds(BOTH)
+    first.polls(2)
+    first.consumer.commit()
+    committed = world.offsets("g")
+    first.polls(2)
+    expires(first)
+    assert first.consumer.retained[0] > 100
+
+    first.found.clear()
+    eventually(lambda: first.poll() and set(first.begun) == BOTH, 15, "it has rejoined")
+
+    assert first.begun == committed
+
+
+def test_fetched_records_are_not_returned_while_the_lease_is_expired(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = start()
+    first.polls(2)
+    with monkeypatch.context() as patched:
+        patched.setattr(ConsumerMember, "may_fetch", property(lambda member: False))
+        assert first.consumer.retained[0] > 100
+        assert first.poll() == {}
+
+    assert first.poll() != {}
+
+
+def test_offsets_that_are_given_are_committed_and_nothing_else(world: World, start: Start) -> None:
+    first = start()
+    first.holds(BOTH)
+    first.polls(3)
+
+    first.consumer.commit({T1: 7})
+
+    assert world.channel("g", "c1").running == {T0: 0, T1: 7}
+    assert first.consumer.committed(T1) == 7
+    with pytest.raises(CommitFailed, match="IllegalGeneration: u-3 is no longer this consumer's"):
+        first.consumer.commit({TopicPartition("u", 3): 1})
+    for wrong in (-1, True, "5"):
+        with pytest.raises(UsageError, match="is no offset"):
+            first.consumer.commit({T0: wrong})  # type: ignore[dict-item]
+
+
+def test_paused_partition_is_not_returned_until_resumed_and_loses_no_record(start: Start) -> None:
+    first = start()
+    first.holds(BOTH)
+    first.polls(2)
+    before = first.returned.get(T0, 0)
+
+    first.consumer.pause(T0)
+    assert first.consumer.paused() == {T0}
+    for _ in range(5):
+        assert set(first.poll()) == {T1}
+    first.consumer.resume(T0)
+
+    found: list[int] = []
+    while not found:
+        found = first.poll().get(T0, [])
+    assert found[0] == before
+
+
+def test_seeks_move_the_position_and_the_next_poll_begins_there(start: Start) -> None:
+    first = start()
+    first.holds(BOTH)
+    first.polls(2)
+    consumer = first.consumer
+
+    consumer.seek_to_end()
+    assert {part: consumer.position(part) for part in BOTH} == {T0: RECORDS, T1: RECORDS}
+    assert (consumer.lag(T0), consumer.poll(0)) == (0, {})
+    consumer.seek_to_beginning(T1)
+    assert {part: consumer.position(part) for part in BOTH} == {T0: RECORDS, T1: 0}
+    consumer.seek(T0, 700)
+    assert consumer.lag(T0) == 300
+
+    assert {part: offsets[0] for _ in range(2) for part, offsets in first.poll().items()} == {T0: 700, T1: 0}
+    consumer.seek(T0, 5)
+    consumer.commit()
+    assert consumer.committed(T0) == 5, "also backwards"
+
+
+def test_history_has_the_polled_records_and_each_seek_and_commit_elsewhere(start: Start, tmp_path: Path) -> None:
+    first = start(history_dir=str(tmp_path / "history"))
+    first.holds(BOTH)
+    first.polls(3)
+    position = first.consumer.position(T0) or 0
+    first.consumer.commit()
+    first.consumer.commit({T0: position + 5})
+    first.consumer.seek(T0, 0)
+    first.consumer.commit({T0: 0, T1: first.returned.get(T1, 0)})
+
+    (file,) = (tmp_path / "history").iterdir()
+    events = [json.loads(line) for line in file.read_text().splitlines()]
+    ranges = [item for event in events if event["event"] == "returned" for item in event["ranges"]]
+    assert all(item["next"] - item["first"] <= 10 for item in ranges)
+    assert {item["partition"]: item["next"] for item in ranges} == {
+        part.partition: first.returned[part] for part in first.returned
+    }
+    assert all(event["checked"] <= event["at"] for event in events if event["event"] in ("fetch", "returned"))
+    sought = [event["partitions"]["t"]["0"] for event in events if event["event"] == "sought"]
+    assert sought == [position + 5, 0, 0], "the commit beyond them, the seek, and the commit there"
+
+
+def test_the_log_is_asked_as_with_kafkas_consumer(start: Start) -> None:
+    first = start()
+    first.holds(BOTH)
+    consumer = first.consumer
+
+    assert consumer.beginning_offsets([T0, T1]) == {T0: 0, T1: 0}
+    assert consumer.end_offsets([T0, T1]) == {T0: RECORDS, T1: RECORDS}
+    assert consumer.offsets_for_times({T0: 400_500, T1: 10_000_000}) == {T0: (401, 401_000), T1: None}
+    assert consumer.subscription() == {"t"}
+    with pytest.raises(UsageError, match="no partition of topic u is assigned"):
+        consumer.end_offsets([TopicPartition("u", 0)])
+    with pytest.raises(UsageError, match="is no time"):
+        consumer.offsets_for_times({T0: -1})
+
+
+def test_unassigned_partition_cannot_be_paused_or_sought(start: Start) -> None:
+    consumer = start().consumer
+
+    for change in (consumer.pause, consumer.resume, consumer.seek_to_end, lambda part: consumer.seek(part, 3)):
+        with pytest.raises(UsageError, match="t-0 is not assigned to this consumer now"):
+            change(T0)
+    assert (consumer.position(T0), consumer.lag(T0), consumer.paused()) == (None, None, frozenset())
+    with pytest.raises(UsageError, match="poll first"):
+        consumer.committed(T0)
+
+
+def test_zk_consumer_auto_commit_is_exact_over_rebalances_and_a_stop(group: EventGroup) -> None:
+    group.world.coordinator()
+    options = ("--enable-auto-commit", "--auto-commit-interval-ms", "600000", "--poll-order", "proportional")
+    group.start(["c1"], *options)
+    group.joined(["c1"])
+    group.consumes()
+    group.start(["c2"], *options, "--prefetch", "total", "--max-poll-records", "7")
+    group.joined(["c1", "c2"])
+    group.consumes()
+
+    group.stop(["c1", "c2"])
+
+    events = group.events()
+    assert group.world.offsets("g") == events.position
+    assert sum(events.position.values()) == events.consumed, "no record was repeated"
+    assert events.committed == {}, "only commits after a poll are reported"

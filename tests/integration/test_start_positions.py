@@ -14,7 +14,6 @@ from consumer.spark.source.options import SourceConfig
 from consumer.spark.source.planner import Planner
 from coordinator.admin.offsets import delete_offsets, write_offsets
 from coordinator.admin.reset_offsets import NewOffset, PartitionOffsets, Scope
-from coordinator.admin.topics import delete_topic
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.znodes.partitions import TopicPartition
@@ -99,27 +98,6 @@ def test_recorded_start_overrides_the_configuration_of_a_later_owner(world: Worl
     assert record(world).start == "end"
 
 
-def test_two_consumers_in_succession_start_each_partition_once(world: World, polled: Starting) -> None:
-    world.topic("t", 4)
-    log = TimedLog(end=10)
-    first = polled("c1", log, start_position="end")
-    first.holds(parts("t", 0, 1, 2, 3))
-    log.end = 30
-    second = polled("c2", log, start_position="end")
-
-    def share() -> bool:
-        first.poll()
-        second.poll()
-        return len(first.consumer.assignment()) == len(second.consumer.assignment()) == 2
-
-    eventually(share, 15, "two each")
-    first.is_at(30)
-    second.is_at(30)
-
-    assert [what for what, _ in log.asked] == ["latest"] * 4, "each was resolved once"
-    assert {*first.begun.values(), *second.begun.values()} == {10}
-
-
 def test_partition_added_and_topic_created_while_the_group_runs_lose_no_record(world: World, polled: Starting) -> None:
     old = world.topic("t", 2)
     log = TimedLog(end=50)
@@ -135,22 +113,6 @@ def test_partition_added_and_topic_created_while_the_group_runs_lose_no_record(w
     assert app.found == {partition: list(range(50)) for partition in later}
     assert (note(world), note(world, "u").partitions) == (BegunRecord(old.id, frozenset({0, 1})), frozenset())
     assert [record(world, partition).start for partition in later] == ["beginning", "beginning"]
-
-
-def test_recreated_topic_is_read_from_its_beginning(world: World, polled: Starting) -> None:
-    old = world.topic("t", 1)
-    log = TimedLog(end=50)
-    app = polled("c1", log, start_position="end")
-    app.holds(parts("t", 0))
-
-    delete_topic(world.store, world.brokers, "t")
-    app.holds(frozenset())
-    new = world.topic("t", 1)
-    app.holds(parts("t", 0))
-    app.is_at(50)
-
-    assert app.found == {T0: list(range(50))}
-    assert (record(world).topic_id, note(world).topic_id) == (new.id, old.id)
 
 
 def test_none_without_an_offset_raises_and_partitions_with_offsets_are_held(world: World, polled: Starting) -> None:

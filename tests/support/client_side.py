@@ -12,8 +12,7 @@ import pytest
 from consumer.assignment.base import Assignment, ClientAssignor, Cluster
 from consumer.assignment.consumers import ConsumerRole, client_assignors
 from consumer.assignment.metadata import ConsumerMetadata
-from consumer.config import ConsumerConfig, Subscription
-from consumer.consumer import Callbacks, Consumer
+from consumer.config import ConsumerConfig
 from consumer.errors import AssignmentFailed
 from consumer.membership.call_guard import MemberContext
 from consumer.membership.channel import FencedChannel
@@ -29,7 +28,8 @@ from coordinator.zk.znodes.group_state import CLIENT, STABLE, Ask, ClientProtoco
 from coordinator.zk.znodes.partitions import PartitionSet
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import ASSIGN, Command, parsed_channel
-from tests.support.hand import SESSION_MS, Hand, ManualStage
+from tests.support.hand import SESSION_MS, Hand, ManualStage, Wrap
+from tests.support.hand_polled import HandPolled
 from tests.support.memlog import MemoryLog
 from tests.support.starts import from_the_beginning
 from tests.support.stores import FrontStore
@@ -106,65 +106,40 @@ class ThreadGate:
 # ---- members that the test polls
 
 
-class Polled(Callbacks):
-    """A member of group `g` with client-side assignment that takes part only while the test polls it."""
+class Polled(HandPolled):
+    """One with client-side assignment that takes part only while the test polls it."""
 
     def __init__(
-        self,
-        zk: str,
-        name: str,
-        assignors: Sequence[ClientAssignor],
-        topics: dict[str, int],
-        wrap: Callable[[Store], Store],
-        **options: Any,
+        self, world: World, name: str, assignors: Sequence[ClientAssignor], wrap: Wrap, **options: Any
     ) -> None:
-        self.name = name
-        self.stops: list[PartitionSet] = []
-        self.failures: list[AssignmentFailed] = []
-        opener = kazoo_factory(zk, SESSION_MS)
+        opener = kazoo_factory(world.zk, SESSION_MS)
         options = {"assignment": "client", "session_timeout_ms": SESSION_MS, **options}
-        config = ConsumerConfig(zk=zk, group="g", consumer=name, **options)
-        self.consumer = Consumer(
-            config, Subscription(topics), self, MemoryLog(), lambda: wrap(opener()), assignors=assignors
-        )
+        super().__init__(world, name, MemoryLog(), ("t",), lambda: wrap(opener()), assignors, **options)
+        self.name = name
+        self._world = world
+        self.failures: list[AssignmentFailed] = []
         self.obey()
 
-    def on_partitions_revoked(self, partitions: PartitionSet) -> None:
-        self.stops.append(partitions)
-
-    on_partitions_lost = on_partitions_revoked
+    @property
+    def stops(self) -> list[PartitionSet]:
+        """What it has stopped, or lost, each time."""
+        return [partitions for what, partitions in self.events if what != "assigned"]
 
     def obey(self) -> None:
         """Register, and apply every command in the channel, with or without its watch event."""
         self.consumer.member.wake.set()
         try:
-            self.consumer.poll(0)
+            self.poll(0)
         except AssignmentFailed as failure:
             self.failures.append(failure)
 
     def commands(self) -> list[Command]:
         """The commands in its channel, the oldest first."""
-        store = self.store
-        listing = store.children(PATHS.channel(self.name))
-        nodes = store.get_many([PATHS.command(self.name, name) for name in sorted(listing.names if listing else [])])
-        return [Command.parse("command", node.data) for node in nodes if node is not None]
-
-    @property
-    def store(self) -> Store:
-        found = self.consumer.member.store
-        assert found is not None
-        return found
+        return self._world.commands("g", self.name)
 
     @property
     def held(self) -> PartitionSet:
         return self.consumer.assignment()
-
-    def vanish(self) -> None:
-        """End without a word to the group."""
-        self.store.close()
-
-    def close(self) -> None:
-        self.consumer.close()
 
 
 class HandStage:
@@ -206,7 +181,7 @@ class HandStage:
             return self.fronts[name]
 
         assignor = self.assignors.setdefault(name, Scripted(self._like))
-        made = Polled(self.world.zk, name, [assignor], {"t": 1}, wrap, **options)
+        made = Polled(self.world, name, assignor, wrap, **options)
         self.members.append(made)
         self._closing.append(made)
         return made
@@ -227,7 +202,7 @@ class HandStage:
         self.first_ask = self.before.client.ask
         assert (self.before.generation, self.calls) == (1, 1)
         for member in self.members:
-            member.stops.clear()
+            member.events.clear()
 
     @property
     def state(self) -> GroupState:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from consumer.assignment.base import ClientAssignor
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Callbacks, Consumer
 from consumer.logs.base import Log
@@ -31,13 +32,14 @@ class HandPolled(Callbacks):
         log: Log | None = None,
         topics: tuple[str, ...] = ("t",),
         opener: Callable[[], Store] | None = None,
+        assignors: Sequence[ClientAssignor] = (),
         **options: Any,
     ) -> None:
         config = ConsumerConfig(world.zk, "g", name, **{"session_timeout_ms": 4000, **options})
         self.found: dict[TopicPartition, list[int]] = {}
         self.events: list[tuple[str, PartitionSet]] = []
         self.revokes: Callable[[], object] | None = None
-        self.consumer = Consumer(config, Subscription(dict.fromkeys(topics, 1)), self, log, opener)
+        self.consumer = Consumer(config, Subscription(dict.fromkeys(topics, 1)), self, log, opener, assignors=assignors)
 
     def poll(self, timeout_ms: int = 20, most: int | None = None) -> dict[TopicPartition, list[int]]:
         """The offsets of the records that a poll returns."""
