@@ -168,12 +168,6 @@ def zookeeper_proxy(zookeeper: Ensemble) -> Iterator[Proxy]:
         yield proxy
 
 
-@pytest.fixture
-def second_proxy(zookeeper: Ensemble) -> Iterator[Proxy]:
-    with Proxy(zookeeper.hosts) as proxy:
-        yield proxy
-
-
 @pytest.fixture(scope="module")
 def own_ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
     """A server whose transaction log is a module's alone."""

@@ -16,21 +16,23 @@ from typing import Any
 import pytest
 
 from consumer.config import ConsumerConfig, Subscription
-from consumer.consumer import Callbacks, Consumer
+from consumer.consumer import Consumer
 from consumer.errors import Closed, CommitFailed, Inherited
 from consumer.group import GroupMember
 from consumer.operator.consumer_operator import ConsumerOperator, Processor
 from consumer.operator.states import State
 from coordinator.zk.errors import UsageError
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
+from tests.support.hand_polled import HandPolled
 from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
-from tests.support.world import SESSION_MS, World, expire
+from tests.support.world import SESSION_MS, World, expire, parts
 
 PATHS = GroupPaths("g")
 T0 = TopicPartition("t", 0)
+BOTH = parts("t", 0, 1)
 CLOSED = r"^This consumer has already been closed\."
 
 
@@ -47,19 +49,15 @@ def nothing_is_left(world: World) -> None:
     assert (world.owners("g"), world.names(PATHS.ids)) == ({}, [])
 
 
-def consumer_of(
-    world: World, callbacks: Callbacks | None = None, log: MemoryLog | None = None, **options: object
-) -> Consumer:
-    given = {"session_timeout_ms": SESSION_MS, **options}
-    config = ConsumerConfig(world.zk, "g", "c1", **given)  # type: ignore[arg-type]
-    return Consumer(config, Subscription({"t": 1}), callbacks, log or MemoryLog(end=5))
+def consumer_of(world: World, log: MemoryLog | None = None, **options: Any) -> HandPolled:
+    return HandPolled(world, "c1", log or MemoryLog(end=5), **{"session_timeout_ms": SESSION_MS, **options})
 
 
-def owning(world: World, callbacks: Callbacks | None = None, **options: object) -> Consumer:
+def owning(world: World) -> Consumer:
     """A consumer that owns both partitions, and whose log has no more records."""
-    consumer = consumer_of(world, callbacks, **options)
-    eventually(lambda: not consumer.poll(20) and len(consumer.assignment()) == 2, 10, "it owns both partitions")
-    return consumer
+    made = consumer_of(world)
+    made.is_at(5)
+    return made.consumer
 
 
 def member_of(world: World, **callbacks: Callable[[], None]) -> GroupMember:
@@ -154,7 +152,7 @@ class ClosesWhenFetched(MemoryLog):
 
 def test_records_of_a_poll_that_is_closed_meanwhile_are_not_committed(world: World) -> None:
     log = ClosesWhenFetched(end=5)
-    consumer = consumer_of(world, log=log, enable_auto_commit=True)
+    consumer = consumer_of(world, log, enable_auto_commit=True).consumer
     log.then = consumer.close
     returned: list[int] = []
 
@@ -198,7 +196,8 @@ def test_a_signal_handler_that_closes_ends_the_poll_that_it_interrupts(world: Wo
 UNCLOSED = """
 import sys
 from consumer.config import ConsumerConfig, Subscription
-from consumer.consumer import Callbacks, Consumer
+from consumer.consumer import Consumer
+from tests.support.hand_polled import HandPolled
 from tests.support.memlog import MemoryLog
 
 class Says(Callbacks):
@@ -246,18 +245,8 @@ def test_a_script_that_ends_without_close_ends_at_once_and_its_session_later(
 # ---- a callback that raises inside `close`
 
 
-class Raises(Callbacks):
-    """Raises when partitions are revoked, and in a region lets `poll` do the rest."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-        self.lost: list[PartitionSet] = []
-
-    def on_partitions_revoked(self, partitions: PartitionSet) -> None:
-        raise self.error
-
-    def on_partitions_lost(self, partitions: PartitionSet) -> None:
-        self.lost.append(partitions)
+def fails() -> None:
+    raise ValueError("no space")
 
 
 class Closes(MemoryLog):
@@ -288,27 +277,29 @@ def test_a_callback_that_raises_inside_close_leaves_nothing_open(
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             options = {"metrics_port": probe.getsockname()[1]}
+
+    def raises() -> None:
+        raise error("no space")
+
     log = Closes(end=5)
-    consumer = consumer_of(world, Raises(error("no space")), log, **options)
-    eventually(lambda: consumer.poll(20) and len(consumer.assignment()) == 2, 20, "it has records of its partitions")
+    one = consumer_of(world, log, **options)
+    one.revokes = raises
+    one.has(1)
 
     with pytest.raises(error, match="no space"):
-        consumer.close()
+        one.close()
 
     assert log.is_closed
     nothing_is_left(world)
     assert f"{error.__name__}: no space" in (world.channel("g", "c1").ended or "")
     with pytest.raises(Closed):
-        consumer.poll(0)
+        one.poll(0)
     following = consumer_of(world, **options)
-    eventually(lambda: [following.poll(20)] and len(following.assignment()) == 2, 20, "the next one consumes")
+    following.holds(BOTH)
     following.close()
 
 
 def test_a_member_whose_callback_raises_inside_close_has_left(world: World) -> None:
-    def fails() -> None:
-        raise ValueError("no space")
-
     member = member_of(world, on_revoked=fails, on_lost=fails)
 
     with pytest.raises(ValueError, match="no space"):
@@ -323,27 +314,6 @@ def test_a_member_whose_callback_raises_inside_close_has_left(world: World) -> N
 # ---- calls inside callbacks
 
 
-class Calls(Callbacks):
-    """Calls its consumer inside one of its callbacks.
-
-    :ivar refusals: what each call raised.
-    """
-
-    consumer: Consumer
-
-    def __init__(self, inside: str, call: str) -> None:
-        self._call = call
-        self.refusals: list[str] = []
-        setattr(self, inside, self._calls)
-
-    def _calls(self, *_: object) -> State:
-        try:
-            called(self.consumer, self._call)
-        except UsageError as error:
-            self.refusals.append(str(error))
-        return State()  # of a checkpoint; other callbacks return nothing
-
-
 PLACES = [
     "on_partitions_assigned", "on_partitions_revoked", "on_partitions_lost", "on_drain", "on_checkpoint", "on_reset",
 ]  # fmt: skip
@@ -352,19 +322,27 @@ PLACES = [
 @pytest.mark.parametrize("inside", PLACES)
 @pytest.mark.parametrize("call", ["poll", "close"])
 def test_poll_and_close_inside_a_callback_are_refused(world: World, inside: str, call: str) -> None:
-    is_of_region = not inside.startswith("on_partitions")
-    callbacks = Calls(inside, call)
-    callbacks.consumer = consumer_of(world, callbacks, region="r" if is_of_region else "")
+    one = consumer_of(world, region="" if inside.startswith("on_partitions") else "r")
+    refusals: list[str] = []
+
+    def calls(*_: object) -> State:
+        try:
+            called(one.consumer, call)
+        except UsageError as error:
+            refusals.append(str(error))
+        return State()  # of a checkpoint; other callbacks return nothing
+
+    setattr(one, inside, calls)
     with suppress(Closed):
-        eventually(lambda: callbacks.consumer.poll(20), 20, "it has records")
+        one.has(1)
         if inside == "on_partitions_lost":
-            expire(callbacks.consumer.member.store)
-            eventually(lambda: [callbacks.consumer.poll(20)] and callbacks.refusals, 20, "they are lost")
+            expire(one.store)
+            eventually(lambda: [one.poll()] and refusals, 20, "they are lost")
 
-    callbacks.consumer.close()
+    one.close()
 
-    assert callbacks.refusals
-    assert all(text.startswith(f"{call} was called inside {inside}: poll is not reent") for text in callbacks.refusals)
+    assert refusals
+    assert all(text.startswith(f"{call} was called inside {inside}: poll is not reent") for text in refusals)
     nothing_is_left(world)
 
 
@@ -372,15 +350,17 @@ def test_poll_and_close_inside_a_callback_are_refused(world: World, inside: str,
 def test_the_group_is_told_the_exception_of_a_callback_that_keeps_raising(
     world: World, caplog: pytest.LogCaptureFixture, polls_on: bool
 ) -> None:
-    consumer = owning(world, Raises(ValueError("no space")), max_poll_interval_ms=3000)
+    one = consumer_of(world, max_poll_interval_ms=3000)
+    one.is_at(5)
+    one.revokes = fails
     another = world.consumer("g", "c2", {"t": 1})
     with pytest.raises(ValueError, match="no space"):
-        eventually(lambda: consumer.poll(20), 10, "the callback is called")
+        eventually(one.poll, 10, "the callback is called")
 
     def is_told() -> bool:
         with suppress(ValueError):
             if polls_on:
-                consumer.poll(20)
+                one.poll()
         return "on_partitions_revoked raised ValueError: no space" in caplog.text
 
     eventually(is_told, 10, "the reason is in the log")
@@ -389,7 +369,7 @@ def test_the_group_is_told_the_exception_of_a_callback_that_keeps_raising(
     assert "lower max_poll_records" not in caplog.text
     eventually(lambda: len(another.held) == 2 or polls_on, 10, "the other one has its partitions")
     with suppress(ValueError):
-        consumer.close()
+        one.close()
 
 
 # ---- forked processes

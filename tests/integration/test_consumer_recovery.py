@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,11 +14,10 @@ from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Delete, Operation, Store
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import OffsetRecord
-from tests.support.client_side import Fronts, Match, creates
+from tests.support.client_side import Fronts, creates
 from tests.support.hand import Wrap
 from tests.support.hand_polled import HandPolled
 from tests.support.memlog import MemoryLog
-from tests.support.slots import SlotBench
 from tests.support.stores import FrontStore, Reads
 from tests.support.wait import eventually
 from tests.support.world import PollingConsumer, World, expire, parts
@@ -52,64 +49,39 @@ def all_is_committed(world: World, end: int) -> None:
     eventually(lambda: set(world.offsets("g").values()) == {end}, 5, "all is committed")
 
 
-class LosingReplies(FrontStore):
-    """Once `armed`, the next such commit is done and its reply lost; so are the `losses` answers to what is asked next.
+# ---- registering
+
+
+class UnawareOfRegistering(FrontStore):
+    """Once `armed`, the next registration happens, and its reply and the answer to what is asked next are lost.
 
     A keeper's questions are not meant.
     """
 
-    def __init__(self, store: Store, armed: Event, match: Match, losses: int = 1) -> None:
+    def __init__(self, store: Store, armed: Event) -> None:
         super().__init__(store)
         self._armed = armed
-        self._match = match
-        self._losses = losses
-        self._to_lose = 0
+        self._loses_answer = False
 
     def commit(self, operations: Sequence[Operation]) -> list[str]:
         done = self.behind.commit(operations)
-        if self._armed.is_set() and self._match(operations):
+        if self._armed.is_set() and creates(PATHS.ids)(operations):
             self._armed.clear()
-            self._to_lose = self._losses
+            self._loses_answer = True
             raise OutcomeUnknown("the reply is lost")
         return done
 
     def sync(self) -> None:
-        if self._to_lose and not in_keeper():
-            self._to_lose -= 1
+        if self._loses_answer and not in_keeper():
+            self._loses_answer = False
             raise ConnectionLost("the answer is lost")
         self.behind.sync()
-
-
-# ---- sealing
-
-
-@pytest.mark.parametrize("losses", [0, 1, 2, 3])
-def test_seal_is_done_once_after_repeated_lost_replies_of_its_check(world: World, tmp_path: Path, losses: int) -> None:
-    armed = ThreadRuntime().event()
-    with closing(SlotBench(world, tmp_path)) as bench:
-        bench.post.keep(1)
-        losing = creates(PATHS.segment_prefix)
-        slot = bench.slot(0, wrap=lambda store: LosingReplies(store, armed, losing, losses), driver_gone_ms=60_000)
-        for end in (100, 200, 300):
-            armed.set()
-            bench.end(end)
-            whole = list(range(end))
-            bench.all_sealed(2, end)
-            eventually(lambda: not slot.sealer.is_open, 5, "nothing is open")
-            assert not armed.is_set(), "the reply to a seal was lost"
-            assert bench.sealed() == {0: whole, 1: whole}, "and none is sealed twice"
-    assert bench.sealed() == {0: whole, 1: whole}
-    files = [segment.file for segment in bench.segments()]
-    assert len(files) == len(set(files))
-
-
-# ---- registering
 
 
 @pytest.mark.parametrize("ends_again", [False, True])
 def test_consumer_unaware_of_its_second_registration_is_not_fenced_by_itself(world: World, ends_again: bool) -> None:
     armed = ThreadRuntime().event()
-    fronts = Fronts(lambda store: LosingReplies(store, armed, creates(PATHS.ids)))
+    fronts = Fronts(lambda store: UnawareOfRegistering(store, armed))
     one = joins(world, fronts)
     world.stable("g", 1)
 

@@ -15,6 +15,7 @@ from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
 from coordinator.zk.znodes.records import START_FETCHER, STOP_FETCHER, EpochRecord
 from drills.faults.proxy import CREATE, DELETE, SET_DATA, SYNC, op_code
+from tests.support.hand import ManualStage
 from tests.support.memlog import MemoryLog
 from tests.support.multis import both, has_step
 from tests.support.proxy import Loss, Match, Proxy
@@ -124,24 +125,16 @@ def test_reply_to_a_commit_of_a_coordinator_is_lost(lossy: Lossy, commit: str, s
     assert EpochRecord.parse("", world.data(COORDINATOR_EPOCH) or b"").epoch == 1, "it was elected once"
 
 
-def test_the_reply_to_an_eviction_is_lost(lossy: Lossy, second_proxy: Proxy) -> None:
+def test_the_reply_to_an_eviction_is_lost(lossy: Lossy, stage: ManualStage) -> None:
     world = lossy.world
     lossy.coordinator()
-    zk = f"{second_proxy.hosts}/{world.zk.split('/')[1]}"
-    hangs = lossy.consumer("c1", zk=zk, max_poll_interval_ms=1000, session_timeout_ms=3000)
+    stage.puppet("g", "c1", {"t": 1}, lease_ms=2000, max_poll_interval_ms=1000)
     stays = lossy.consumer("c2")
-    world.stable("g", 2)
-    loss = lossy.proxy.drop_reply(has_step(DELETE, PATHS.id("c1")))
-    second_proxy.hold()
 
-    loss.wait()
+    lossy.proxy.drop_reply(has_step(DELETE, PATHS.id("c1"))).wait()
 
     assert [mark.consumer for mark in world.state("g").marks] == ["c1"]
-    generation = world.stable("g", 1).generation
-    lossy.ends_well(stays, generation=generation)
-    second_proxy.resume()
-    world.stable("g", 2, above=generation)
-    lossy.ends_well(hangs, stays, generation=generation + 1)
+    lossy.ends_well(stays, generation=world.stable("g", 1).generation)
 
 
 # ---- the consumer's

@@ -13,7 +13,6 @@ from coordinator.zk.errors import Refused
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Create, Delete, Operation, SetData
 from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import STOP_FETCHER
 from tests.support.hand import ManualStage
 from tests.support.liar import Liar
 from tests.support.memlog import MemoryLog
@@ -51,21 +50,10 @@ def until_evicted(bad: Liar, acts: Callable[[], object], timeout_s: float) -> No
     eventually(lambda: [acts()] and bad.is_evicted, timeout_s, "it is evicted")
 
 
-def for_s(seconds: float, acts: Callable[[], object]) -> None:
-    """So long this happens all the time."""
-    runtime = ThreadRuntime()
-    end = runtime.monotonic() + seconds
-    eventually(lambda: [acts()] and runtime.monotonic() > end, seconds + 20, f"{seconds:g} s are over")
-
-
 def touches(liar: Liar) -> None:
     """A sign of life: only its commands are late."""
     with suppress(Refused):
         liar.says(touched=liar.channel.touched + 1)
-
-
-def asks_for_a_turn(liar: Liar) -> None:
-    liar.store.commit([SetData(PATHS.id(liar.name), liar.registration.to_bytes())])
 
 
 # ---- what it says it runs
@@ -151,27 +139,6 @@ def test_unacknowledged_start_evicts_within_a_second_of_the_limit(
     assert "carried out no command" in (bad.channel.ended or "")
 
 
-def test_generations_for_owners_that_a_member_loses_again_come_every_two_seconds(
-    served: World, lying: MakeLiar
-) -> None:
-    bad = lying()
-
-    def removes_its_owners() -> None:
-        stops = any(command.option == STOP_FETCHER for command in bad.commands().values())
-        with suppress(Refused):
-            if bad.acknowledges(claims=True, owns=True, **({"running": {}} if stops else {})):
-                asks_for_a_turn(bad)
-            owned = [PATHS.owner("t", int(number)) for number in served.names(PATHS.owners_of("t"))]
-            if len(owned) == 4 and served.state("g").state == "Stable":
-                bad.store.commit([Delete(path) for path in owned])
-                asks_for_a_turn(bad)
-
-    for_s(20, removes_its_owners)
-
-    assert not bad.is_evicted
-    assert 3 <= served.state("g").generation <= 12
-
-
 # ---- what it says of its lease
 
 
@@ -219,21 +186,6 @@ def test_longer_sessions_are_admitted_where_the_nodes_know_of_them(world: World,
 
     eventually(lambda: bad.acknowledges() or world.state("g").state == "Stable", 5, "it stays")
     assert not bad.is_evicted
-
-
-def test_member_that_drops_what_it_runs_is_sent_it_again_once_a_second(served: World, lying: MakeLiar) -> None:
-    bad = lying(max_poll_interval_ms=60_000)
-
-    def drops() -> None:
-        with suppress(Refused):
-            if not bad.acknowledges(claims=True, owns=True) and len(bad.channel.running) == 4:
-                gone = [Delete(PATHS.owner("t", number)) for number in range(4)]
-                bad.store.commit([SetData(bad.path, replace(bad.channel, running={}).to_bytes()), *gone])
-                asks_for_a_turn(bad)
-
-    for_s(10, drops)
-
-    assert 8 <= served.created_commands("g", "bad") <= 14
 
 
 def test_generation_goes_on_after_many_evictions_and_a_lost_state(
