@@ -17,7 +17,7 @@ from coordinator.zk.lease import LEASE_SHARE
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.paths import GroupPaths
 from tests.support.wait import eventually
-from tests.support.world import SESSION_MS, World, expire
+from tests.support.world import SESSION_MS, World
 
 JOBS = ("compact", "index", "mail", "report", "sync")
 
@@ -162,19 +162,6 @@ def test_jobs_are_divided_and_revoked_from_every_member_before_any_is_assigned(w
     assert world.stable("jobs", 2).strategy == "even"
 
 
-def test_jobs_of_a_lost_member_start_elsewhere_after_its_lease_expired(work: Work) -> None:
-    one, two = work.pair()
-    store = one.member._member.store
-    assert store is not None
-
-    one.is_stuck.set()
-    expire(store)
-    eventually(lambda: divided(two), 15, "w2 has all jobs")
-
-    assert not one.member.may_run
-    nowhere_twice(one, two)
-
-
 def test_jobs_of_a_member_that_stops_polling_start_elsewhere_after_its_lease(work: Work) -> None:
     """It leaves by itself, and revokes nothing: a piece of work may be under way in any of its threads."""
     one, two = work.pair(max_poll_interval_ms=1000)
@@ -211,16 +198,6 @@ def test_enforced_rebalance_assigns_again_without_a_change(world: World, work: W
     after = world.stable("jobs", 1, above=before.generation)
     assert after.client is not None and before.client is not None and after.client.ask > before.client.ask
     eventually(lambda: divided(one), 10, "w1 has all jobs again")
-
-
-def test_process_that_takes_over_a_name_starts_after_the_older_lease_expired(work: Work) -> None:
-    one, two = work.pair()
-
-    again = work("w1")
-
-    eventually(lambda: divided(again, two) and again.jobs, 15, "the new w1 has jobs")
-    nowhere_twice(one, two, again)
-    assert one.jobs == ()
 
 
 def test_a_leader_that_raises_leaves_the_group_as_it_was(world: World, work: Work) -> None:

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from coordinator.service import CoordinatorService
-from coordinator.zk.store import Create
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
 from coordinator.zk.znodes.records import START_FETCHER, STOP_FETCHER, EpochRecord
@@ -185,25 +184,3 @@ def test_a_commit_of_a_consumer_is_lost_or_its_reply(lossy: Lossy, commit: str, 
         each.wait()
     channel = world.channel("g", "c1")
     assert (channel.ended, dict(channel.running)) == ("left", {})
-
-
-# ---- connections
-
-
-def test_connections_that_are_cut_again_and_again_leave_no_trace(lossy: Lossy) -> None:
-    service, proxy = lossy.coordinator(), lossy.proxy
-    one = lossy.at_risk()
-    lossy.world.stable("g", 1)
-    for number in range(5):
-        links = proxy.connections
-        proxy.cut()
-        lossy.world.store.commit([Create(f"/mark-{number}")])
-        eventually(lambda n=links: proxy.connections >= n, 5, "both are connected again")
-        lossy.log.end += 10
-
-    two = lossy.at_risk("c2")
-
-    lossy.ends_well(one, two, generation=2)
-    assert service.term is not None and service.term.epoch == 1
-    assert (service.problems.count, service.problems.current()) == (0, {})
-    assert one.consumer.position(TopicPartition("t", 0)) == lossy.log.end

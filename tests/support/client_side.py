@@ -192,6 +192,11 @@ class HandStage:
         self.hand = self.stage.hand(node, wrap=fronts)
         self.front = fronts[0]
 
+    def fails_over(self) -> None:
+        """The coordinator dies between two turns, and the next is elected."""
+        self.hand.close()
+        self.coordinator()
+
     def begins(self, **leader: Any) -> None:
         """A first coordinator makes a group of c1, which leads, and c2."""
         self.coordinator("first")

@@ -16,10 +16,7 @@ from coordinator.zk.znodes.records import START_FETCHER, Channel, Command, Owner
 
 
 class Liar:
-    """A registered member, on a session of its own.
-
-    :ivar refused: writes that ZooKeeper has refused, because its incarnation was ended.
-    """
+    """A registered member, on a session of its own."""
 
     def __init__(
         self,
