@@ -109,12 +109,10 @@ class ThreadGate:
 class Polled(HandPolled):
     """One with client-side assignment that takes part only while the test polls it."""
 
-    def __init__(
-        self, world: World, name: str, assignors: Sequence[ClientAssignor], wrap: Wrap, **options: Any
-    ) -> None:
+    def __init__(self, world: World, name: str, assignor: ClientAssignor, wrap: Wrap, **options: Any) -> None:
         opener = kazoo_factory(world.zk, SESSION_MS)
         options = {"assignment": "client", "session_timeout_ms": SESSION_MS, **options}
-        super().__init__(world, name, MemoryLog(), ("t",), lambda: wrap(opener()), assignors, **options)
+        super().__init__(world, name, MemoryLog(), ("t",), lambda: wrap(opener()), [assignor], **options)
         self.name = name
         self._world = world
         self.failures: list[AssignmentFailed] = []
