@@ -262,7 +262,7 @@ def test_earlier_coordinator_withdraws_a_pending_ask_and_refuses_its_answer(mixe
 # ---- an earlier consumer
 
 
-def test_group_with_an_earlier_consumer_is_assigned_by_the_coordinator_in_fields_that_it_knows(mixed: Mixed) -> None:
+def test_earlier_consumer_gets_known_command_fields_and_coordinator_assignment(mixed: Mixed) -> None:
     world, node = mixed.world, mixed.node("new")
     old = mixed.member("c1", "coordinator", EarlierRelease)
     mixed.share(old)
