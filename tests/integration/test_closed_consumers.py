@@ -263,9 +263,7 @@ class Closes(MemoryLog):
     [
         *((error, {"region": region}) for error in (ValueError, OSError, CommitFailed) for region in ("", "r")),
         pytest.param(
-            ValueError,
-            {"metrics_port": 0},
-            marks=pytest.mark.real_zookeeper("a metrics server has threads of its own"),
+            ValueError, {"metrics_port": 0}, marks=pytest.mark.real_zookeeper("a metrics server has threads of its own")
         ),
     ],
 )

@@ -52,7 +52,7 @@ def reading(coordinated: World, polled: Start) -> Start:
     return lambda name="c1", **options: polled(name, MemoryLog(10), **options)
 
 
-def test_poll_returns_at_most_max_records_and_continues_at_its_position(reading: Start) -> None:
+def test_poll_returns_at_most_max_records_and_nothing_when_its_time_is_over(reading: Start) -> None:
     app = reading(max_poll_records=4)
     app.holds(BOTH)
     first = eventually(lambda: app.poll(most=3), 10, "records")
@@ -63,12 +63,6 @@ def test_poll_returns_at_most_max_records_and_continues_at_its_position(reading:
     app.has(20)
 
     assert app.found == {part: list(range(10)) for part in BOTH}
-
-
-def test_an_empty_poll_returns_when_its_time_is_over(polled: Start, coordinated: World) -> None:
-    app = polled("c1", MemoryLog(0))
-    app.holds(BOTH)
-
     assert (app.poll(0), app.poll(30)) == ({}, {})
 
 

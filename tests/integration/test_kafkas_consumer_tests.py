@@ -11,10 +11,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from tests.support.cli import run_json
 from tests.support.event_group import PARTITIONS, SOME, EventGroup
 from tests.support.events import DEAD, ConsumerEvents
-from tests.support.wait import eventually, within
+from tests.support.wait import within
 from tests.support.world import parts
 
 NAMES = ("c1", "c2", "c3")
@@ -164,10 +163,7 @@ def test_static_members_return_after_a_failover(group: EventGroup) -> None:
     first.signal(signal.SIGTERM)
     assert first.ends() == 0
     group.node("b")
-    eventually(
-        lambda: run_json(group.world.zk, "status")["coordinator"]["epoch"] == 2, 10, "another node is elected",
-        ignoring=(TypeError,),
-    )  # fmt: skip
+    group.world.elected_node(2)
 
     static(group, ["c1"])
 

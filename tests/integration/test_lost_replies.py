@@ -127,10 +127,12 @@ def test_reply_to_a_commit_of_a_coordinator_is_lost(lossy: Lossy, commit: str, s
 def test_the_reply_to_an_eviction_is_lost(lossy: Lossy, stage: ManualStage) -> None:
     world = lossy.world
     lossy.coordinator()
-    stage.puppet("g", "c1", {"t": 1}, lease_ms=2000, max_poll_interval_ms=1000)
+    stage.puppet("g", "c1", {"t": 1}, lease_ms=2000, max_poll_interval_ms=1000).obey_until(ALL)
+    loss = lossy.proxy.drop_reply(has_step(DELETE, PATHS.id("c1")))
+
     stays = lossy.consumer("c2")
 
-    lossy.proxy.drop_reply(has_step(DELETE, PATHS.id("c1"))).wait()
+    loss.wait()
 
     assert [mark.consumer for mark in world.state("g").marks] == ["c1"]
     lossy.ends_well(stays, generation=world.stable("g", 1).generation)

@@ -7,8 +7,7 @@ before the answer is known, so that a failure at any of them finds a group that 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import pytest
@@ -38,7 +37,6 @@ from tests.support.client_side import (
 from tests.support.event_group import EventGroup
 from tests.support.events import GroupEvents, replayed
 from tests.support.memlog import MemoryLog
-from tests.support.processes import node_process
 from tests.support.wait import eventually
 from tests.support.world import PollingConsumer, World, expire, parts
 
@@ -443,13 +441,10 @@ processes = pytest.mark.full("processes, beside the same in virtual time")
 
 
 def command_for(world: World, consumer: str, option: str, epoch: int) -> Command:
-    def look() -> Command | None:
-        found = [each for each in world.commands("g", consumer) if (each.option, each.epoch) == (option, epoch)]
-        return found[0] if found else None
+    def look() -> list[Command]:
+        return [each for each in world.commands("g", consumer) if (each.option, each.epoch) == (option, epoch)]
 
-    found = eventually(look, 10, f"{option} is in the channel of {consumer}")
-    assert found is not None
-    return found
+    return eventually(look, 10, f"{option} is in the channel of {consumer}")[0]
 
 
 def two_processes(group: EventGroup) -> GroupState:
@@ -880,13 +875,6 @@ def test_assignment_failure_of_every_leader_asks_the_first_again_after_a_backoff
     assert after.client is not None and (after.generation, after.client.attempts, after.reason) == (2, 0, None)
 
 
-@pytest.fixture
-def impatient(world: World, tmp_path: Path) -> Iterator[None]:
-    """A node that gives leaders half a second."""
-    with node_process(tmp_path, world.zk, "impatient", 1000, "--assignment-timeout-ms", "500"):
-        yield
-
-
 def reported(group: EventGroup) -> GroupEvents:
     """The processes' events, without those of a failed assignment."""
     lines = {name: group.process(name).lines() for name in ("c1", "c2", "c3")}
@@ -896,7 +884,8 @@ def reported(group: EventGroup) -> GroupEvents:
 
 
 @processes
-def test_assignment_failure_of_a_suspended_process_ends_no_other_process(impatient: None, group: EventGroup) -> None:
+def test_assignment_failure_of_a_suspended_process_ends_no_other_process(group: EventGroup) -> None:
+    group.node("impatient", "--assignment-timeout-ms", "500")
     before = two_processes(group)
     group.process("c1").pause()
     group.start(["c3"], *LONG)

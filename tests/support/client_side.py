@@ -237,13 +237,11 @@ class HandStage:
     def asked(self, leader: str) -> Command:
         """Turns until an unread `assign` command is in the leader's channel; the command."""
 
-        def look() -> Command | None:
+        def look() -> list[Command]:
             self.turn()
-            return next((each for each in self.world.commands("g", leader) if each.option == ASSIGN), None)
+            return [each for each in self.world.commands("g", leader) if each.option == ASSIGN]
 
-        found = eventually(look, 5, f"{leader} is asked")
-        assert found is not None
-        return found
+        return eventually(look, 5, f"{leader} is asked")[0]
 
     def settled(self) -> GroupState:
         """Turns, with the members obeying in between, until the group is Stable without commands."""
@@ -284,18 +282,16 @@ def answered(world: World) -> list[str]:
 # ---- sessions
 
 
-def writes(path: str, data: bytes = b"") -> Match:
+def writes(path: str, data: bytes = b"", *kinds: type[Create | SetData]) -> Match:
     """A commit that creates or sets such a znode: `path` and `data` anywhere in its path and data."""
     return lambda operations: any(
-        isinstance(each, Create | SetData) and path in each.path and data in each.data for each in operations
+        isinstance(each, kinds or (Create, SetData)) and path in each.path and data in each.data for each in operations
     )
 
 
 def creates(path: str, data: bytes = b"") -> Match:
     """A commit that creates such a znode."""
-    return lambda operations: any(
-        isinstance(each, Create) and path in each.path and data in each.data for each in operations
-    )
+    return writes(path, data, Create)
 
 
 def no_answer() -> None:

@@ -166,9 +166,10 @@ def test_withdrawn_ask_does_not_hide_that_the_start_before_it_is_carried_out(som
     assert some.reads(view(P0, P1, sent=(ASK,)), P0, P1, after_s=1).waits_s == 1
 
 
-def test_member_that_waits_for_others_or_runs_its_target_has_no_clock(started: Seen) -> None:
+@pytest.mark.parametrize("withdraws", [1, 0], ids=["withdrawn", "removed by another"])
+def test_member_that_waits_for_others_or_runs_its_target_has_no_clock(started: Seen, withdraws: int) -> None:
     started.reads(view(sent=(START,)), after_s=2)
-    started.sends(withdraws=1)
+    started.sends(withdraws=withdraws)
     started.reads(view())
     started.sends()
     assert started.reads(view(), after_s=100).waits_s == 0
