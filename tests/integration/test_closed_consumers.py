@@ -196,7 +196,7 @@ def test_a_signal_handler_that_closes_ends_the_poll_that_it_interrupts(world: Wo
 UNCLOSED = """
 import sys
 from consumer.config import ConsumerConfig, Subscription
-from consumer.consumer import Consumer
+from consumer.consumer import Callbacks, Consumer
 from tests.support.hand_polled import HandPolled
 from tests.support.memlog import MemoryLog
 
