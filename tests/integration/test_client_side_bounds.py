@@ -101,23 +101,15 @@ def test_bounds_member_exceeding_8_mb_of_group_metadata_is_refused_with_the_size
     assert len(world.names(PATHS.ids)) == most and len(world.state("g").target) == most
 
 
-def test_bounds_leader_reports_the_limit_and_writes_no_answer_over_16_mb(world: World, stage: ManualStage) -> None:
-    _, hand, assignor, leader = a_made_group(world, stage, 300)
-    assignor.answer = states(MAX_MEMBER_STATE_BYTES - 10)
-    hand.turn("g")
-
-    leader.obey()
-    hand.turn("g")
-
-    state = world.state("g")
-    assert (state.state, state.target) == (FAILED, {})
-    assert f"over the {MAX_ANSWER_BYTES} that it may have" in (state.reason or "")
-    assert [world.names(PATHS.ask(name)) for name in asks(world)] in ([], [["answer"]])
+def leader_answers(world: World, made: Made) -> None:
+    """It reports the limit, and writes no answer."""
+    made.assignor.answer = states(MAX_MEMBER_STATE_BYTES - 10)
+    made.leader.obey()
+    assert [world.names(PATHS.ask(name)) for name in asks(world)] == [["answer"]]
 
 
-def test_bounds_coordinator_fails_an_answer_over_16_mb_that_a_leader_wrote(world: World, stage: ManualStage) -> None:
-    hand = a_made_group(world, stage, 300).hand
-    hand.turn("g")
+def writes_an_answer(world: World, made: Made) -> None:
+    """As a leader that knows no limit."""
     (ask,) = asks(world)
     entry = MemberAnswer({}, encoded(b"x" * (MAX_MEMBER_STATE_BYTES - 10))).to_bytes()
     names = [f"m{number:04}" for number in range(300)]
@@ -125,7 +117,16 @@ def test_bounds_coordinator_fails_an_answer_over_16_mb_that_a_leader_wrote(world
         world.store.commit([Create(PATHS.member_answer(ask, name), entry) for name in names[first : first + 5]])
     world.put(PATHS.answer(ask), Answer(tuple(names)).to_bytes())
 
-    hand.turn("g")
+
+@pytest.mark.parametrize("answers", [leader_answers, writes_an_answer])
+def test_bounds_an_answer_over_16_mb_is_not_written_by_a_leader_and_fails_it_when_it_is(
+    world: World, stage: ManualStage, answers: Callable[[World, Made], None]
+) -> None:
+    made = a_made_group(world, stage, 300)
+    made.hand.turn("g")
+
+    answers(world, made)
+    made.hand.turn("g")
 
     state = world.state("g")
     assert (state.state, state.target) == (FAILED, {})

@@ -1,4 +1,4 @@
-"""Operator commands on a group that a leader assigns: those that show it, and those that change it."""
+"""Operator commands: on a group that a leader assigns, and those of any group that are not in `command_lines`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ from typing import Any
 import pytest
 
 from consumer.logs.embedded.producer import Producer
-from coordinator.zk.znodes.group_state import EMPTY, Ask, SyncRequest
-from coordinator.zk.znodes.paths import GROUPS
+from coordinator.admin.topics import create_topic
+from coordinator.cli.groups import NO_LAG
+from coordinator.zk.store import Store
+from coordinator.zk.znodes.group_state import COMPLETING, EMPTY, PREPARING, STABLE, Ask, SyncRequest
+from coordinator.zk.znodes.paths import GROUPS, Brokers
+from coordinator.zk.znodes.records import Topic
 from tests.integration.test_channel_watch import watching
 from tests.support.cli import run, run_json, run_ok
 from tests.support.client_side import PATHS, Scripted, ThreadGate
+from tests.support.hand import ManualStage
+from tests.support.made_group import MadeGroup
 from tests.support.processes import consumer_process
 from tests.support.wait import eventually
-from tests.support.world import World, parts
+from tests.support.world import World
 
 STATE = [
     "GROUP", "COORDINATOR", "(ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS", "ASSIGNMENT", "PROTOCOL-TYPE", "LEADER",
@@ -68,22 +74,6 @@ def test_state_names_the_leader_its_ask_and_the_pending_ask(world: World) -> Non
     assert (settled["pending_leader"], settled["pending_ask"], settled["attempt"]) == (None, None, None)
     assert (asked["leader"], asked["pending_leader"], asked["attempt"]) == ("c1", "c1", 1)
     assert asked["ask"] == settled["ask"] < asked["pending_ask"] and asked["state"] == "CompletingRebalance"
-
-
-# ---- status, verify
-
-
-def test_a_group_that_a_leader_assigns_is_healthy_and_nothing_below_it_is_unknown(world: World) -> None:
-    led_by_c1(world)
-    world.topic("t2", 2)
-    client(world, "c3", {"t.*": 1}, pattern="white_list")
-    eventually(lambda: world.consumers[2].held > parts("t2", 0, 1), 10, "c3 fetches both")
-    world.stable("g", 3)
-
-    status, check = run_json(world.zk, "status"), run(world.zk, "status", "--check")
-    verified = run(world.zk, "groups", "verify", "g")
-
-    assert status["problems"] == {} and (check.exit_code, verified.exit_code) == (0, 0), check.output + verified.output
 
 
 # ---- channel watch, history
@@ -242,3 +232,46 @@ def test_a_rolling_change_of_a_leaders_protocol_switches_once(world: World) -> N
     used = [strategy for _, strategy in seen]
     assert used == ["range"] * used.count("range") + ["sticky"] * used.count("sticky")
     assert used.index("sticky") in (4, 5) and world.state("g").client is not None
+
+
+# ---- any group
+
+
+@pytest.mark.parametrize("option", ["--offsets", "--members", "--state"])
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ("Empty", "Consumer group 'g' has no active members.\n"),
+        (PREPARING, "Warning: Consumer group 'g' is rebalancing.\n"),
+        (COMPLETING, "Warning: Consumer group 'g' is rebalancing.\n"),
+        (STABLE, ""),
+    ],
+)
+def test_group_without_members_or_in_a_rebalance_is_reported(
+    zk: str, store: Store, option: str, state: str, message: str
+) -> None:
+    MadeGroup(store, state=state).offsets_at(create_topic(store, Brokers(), "t", 4), {0: 7})
+
+    result = run_ok(zk, "groups", "describe", "g", option)
+
+    assert result.stderr == message + (f"{NO_LAG}\n" if option == "--offsets" else "")
+    assert run_ok(zk, "groups", "describe", "g", "-o", "json").stderr == message
+
+
+def test_verify_agrees_with_the_coordinators_left_out_members(world: World, stage: ManualStage) -> None:
+    hand = stage.hand()
+    made, bare = world.topic("t", 2), world.topic("bare", 1)
+    world.put(world.brokers.topic("bare"), Topic("bare", bare.id, ()).to_bytes())
+    stage.topic("t", 2, made.id)
+    stage.topics["bare"] = Topic("bare", bare.id, ())
+    one = stage.puppet("g", "c1", {"t": 1, "bare": 1, "missing": 1})
+    stuck = stage.puppet("g", "c2", {"t": 1}, max_poll_interval_ms=1)
+    hand.evict(stuck, one)
+
+    left_out = world.state("g").left_out
+    document = json.loads(run(world.zk, "groups", "verify", "g", "-o", "json").stdout)
+    found = {each["what"]: each["why"] for each in document["problems"]}
+
+    assert (document["healthy"], "evicted" in left_out["c2"]) == (False, True)
+    assert {what: why for what, why in found.items() if what in left_out} == dict(left_out)
+    assert set(left_out) == {"bare", "missing", "c2"}

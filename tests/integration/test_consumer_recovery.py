@@ -134,27 +134,6 @@ def test_lease_is_renewed_after_an_unexpected_answer(world: World) -> None:
     assert one.consumer.member.registrations == 1
 
 
-class SlowSession(FrontStore):
-    """Reports a timeout of 10 s, the default: leases are renewed every 1.7 s."""
-
-    @property
-    def negotiated_timeout_s(self) -> float:
-        return 10.0
-
-
-def test_polling_consumer_with_a_poll_interval_below_lease_renewal_is_not_evicted(world: World) -> None:
-    one = joins(world, SlowSession, max_poll_interval_ms=1000)
-    generation = world.stable("g", 1).generation
-
-    eventually(
-        lambda: world.channel("g", "c1").touched >= 8 or one.consumer.member.registrations > 1, 15, "signs of life"
-    )
-
-    assert one.consumer.member.registrations == 1
-    assert not any(what == "lost" for what, _ in one.events)
-    assert world.state("g").generation == generation
-
-
 # ---- commands that cannot be obeyed yet
 
 

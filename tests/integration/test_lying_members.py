@@ -155,24 +155,20 @@ def test_member_with_a_longer_lease_than_any_session_is_refused_and_nothing_wait
     assert served.state("g").marks == ()
 
 
-def raised(data: bytes) -> list[Operation]:
-    return [SetData(PATHS.id("bad"), data)]
+LONGER: dict[str, Callable[[bytes], list[Operation]]] = {
+    "raised in place": lambda data: [SetData(PATHS.id("bad"), data)],
+    "registration made again": lambda data: [Delete(PATHS.id("bad")), Create(PATHS.id("bad"), data, ephemeral=True)],
+}
 
 
-def made_again(data: bytes) -> list[Operation]:
-    return [Delete(PATHS.id("bad")), Create(PATHS.id("bad"), data, ephemeral=True)]
-
-
-@pytest.mark.parametrize("longer", [raised, made_again], ids=["raised in place", "registration made again"])
-def test_longer_lease_than_was_registered_is_not_waited_for(
-    served: World, lying: MakeLiar, longer: Callable[[bytes], list[Operation]]
-) -> None:
+@pytest.mark.parametrize("how", LONGER)
+def test_longer_lease_than_was_registered_is_not_waited_for(served: World, lying: MakeLiar, how: str) -> None:
     bad = lying(lease_ms=700)
     eventually(lambda: bad.acknowledges(claims=True, owns=True), 5, "it runs all")
     served.stable("g", 1)
     good = honest(served)
 
-    bad.store.commit(longer(replace(bad.registration, lease_ms=86_400_000).to_bytes()))
+    bad.store.commit(LONGER[how](replace(bad.registration, lease_ms=86_400_000).to_bytes()))
 
     has_all(good, 10)
 

@@ -1,4 +1,4 @@
-"""Nodes and consumers as processes: what SIGTERM, SIGKILL and SIGSTOP do to them."""
+"""Nodes and consumers as processes: what signals do to them, what one still does whose name was taken, and refusals."""
 
 from __future__ import annotations
 
@@ -6,20 +6,31 @@ import json
 import re
 import signal
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from consumer.config import ConsumerConfig, Subscription
+from consumer.consumer import Consumer
+from consumer.errors import CommitFailed, FencedInstanceId, GroupMaxSizeReached
 from consumer.logs.embedded.producer import Producer
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.segments import SegmentsRecord
 from tests.support.cli import run_json, run_ok
+from tests.support.hand_polled import HandPolled
+from tests.support.memlog import MemoryLog
 from tests.support.processes import ProjectProcess, consumer_process, node_process
+from tests.support.proxy import Proxy
 from tests.support.wait import eventually
-from tests.support.world import World
+from tests.support.world import World, parts
+from tests.unit.test_zk_paths import section
 
-pytestmark = pytest.mark.real_zookeeper("processes")
+PATHS = GroupPaths("g")
 
 
+@pytest.mark.real_zookeeper("processes")
 def test_status_shows_the_nodes_on_standby_as_long_as_they_run(
     world: World, processes: ExitStack, tmp_path: Path
 ) -> None:
@@ -59,6 +70,7 @@ def all_printed(end: int, *consumers: ProjectProcess) -> None:
     eventually(lambda: set(offsets(*consumers)) == wanted, 20, f"all records up to {end} are printed")
 
 
+@pytest.mark.real_zookeeper("processes")
 def test_consumers_that_are_terminated_killed_paused_and_fenced_lose_nothing(
     world: World, processes: ExitStack, tmp_path: Path
 ) -> None:
@@ -112,6 +124,7 @@ def test_consumers_that_are_terminated_killed_paused_and_fenced_lose_nothing(
     assert all("Traceback" not in consumer.said() for consumer in everybody)
 
 
+@pytest.mark.real_zookeeper("processes")
 def test_a_consumer_ends_by_itself_after_so_many_records_or_so_long_without_one(
     world: World, processes: ExitStack, tmp_path: Path
 ) -> None:
@@ -134,3 +147,98 @@ def test_a_consumer_ends_by_itself_after_so_many_records_or_so_long_without_one(
     with some:
         assert some.ends(60) == 0, some.said()
     assert len(some.out.read_text().splitlines()) == 3 == sum(world.offsets("h").values())
+
+
+# ---- names that are taken over, refusals, and what no consumer reads
+
+
+def owner_czxid(world: World) -> int:
+    node = world.store.get(PATHS.owner("t", 0))
+    assert node is not None
+    return node.stat.czxid
+
+
+def test_process_whose_name_was_taken_delivers_until_its_lease_ends(zookeeper_proxy: Proxy, world: World) -> None:
+    assert "**Until then it may still deliver**" in section("Take-over of a name")
+    world.coordinator()
+    world.topic("t", 2)
+    log = MemoryLog(end=1_000_000)
+    through = f"{zookeeper_proxy.hosts}/{world.zk.split('/')[1]}"
+    config = ConsumerConfig(through, "g", "c1", session_timeout_ms=9000, max_poll_records=1)
+    old = Consumer(config, Subscription({"t": 1}), source=log)
+    try:
+        eventually(lambda: old.poll(50) and old.assignment() == parts("t", 0, 1), 10, "the old process has both")
+        eventually(lambda: old.poll(50) and not old.member.wake.is_set(), 10, "it waits for no answer of ZooKeeper")
+        first = owner_czxid(world)
+        zookeeper_proxy.hold()
+
+        new = world.consumer("g", "c1", {"t": 1}, log=log)
+        eventually(lambda: new.held == parts("t", 0, 1) and new.records, 5, "the new process fetches them")
+        assert owner_czxid(world) > first, "the later owner has the higher one"
+        assert old.member.lease_left_s > 0
+        assert old.poll(0), "and the old one still delivers"
+
+        eventually(lambda: not old.member.lease_left_s, 10, "its lease ends")
+        assert not old.poll(0)
+        zookeeper_proxy.resume()
+        with pytest.raises((CommitFailed, FencedInstanceId)):
+            old.commit()
+        with pytest.raises(FencedInstanceId):
+            eventually(lambda: old.poll(50) is None, 10, "it is fenced")
+    finally:
+        zookeeper_proxy.resume()
+        old.close()
+
+
+def test_a_consumer_that_commits_fetches_on_while_its_group_is_paused(world: World) -> None:
+    assert "reads nothing here, and fetches on while the group is paused" in section("segments")
+    world.coordinator()
+    world.topic("t", 2)
+    log = MemoryLog(end=100)
+    consumer = world.consumer("g", "c1", {"t": 1}, log=log)
+    eventually(lambda: len(consumer.records) == 200, 10, "it fetches")
+
+    world.put(PATHS.segments, SegmentsRecord(paused="by hand").to_bytes())
+    log.end = 200
+
+    eventually(lambda: len(consumer.records) == 400, 10, "it fetches on")
+    assert SegmentsRecord.parse("segments", world.data(PATHS.segments) or b"").paused == "by hand"
+
+
+def test_consumer_over_group_max_size_is_accepted_after_another_member_left(
+    world: World, polled: Callable[..., HandPolled]
+) -> None:
+    world.coordinator(group_max_size=1)
+    world.topic("t", 2)
+    member = world.consumer("g", "c1", {"t": 1})
+    before = world.stable("g", 1)
+    refused = polled("c2", MemoryLog(end=10), session_timeout_ms=2000)
+    with pytest.raises(GroupMaxSizeReached, match=r"^refused: "):
+        eventually(refused.poll, 10, "it is refused")
+    assert (world.state("g"), member.held) == (before, parts("t", 0, 1)), "no member stopped for it"
+
+    member.close()
+
+    eventually(refused.poll, 10, "there is room for it", ignoring=(GroupMaxSizeReached,))
+
+
+@pytest.mark.real_zookeeper("processes")
+@pytest.mark.parametrize(
+    ("error", "options", "protocol"),
+    [("GroupMaxSizeReached", {"group_max_size": 1}, "range"), ("InconsistentGroupProtocol", {}, "its-own")],
+)
+def test_refused_consumer_process_exits_with_1_one_error_line_and_shutdown_event(
+    world: World, tmp_path: Path, error: str, options: dict[str, int], protocol: str
+) -> None:
+    world.coordinator(**options)
+    world.topic("t", 2)
+    world.consumer("g", "c1", {"t": 1}, protocols=("range",))
+    world.stable("g", 1)
+    arguments = ("--events", "--protocols", protocol, "--log-level", "error")
+    with consumer_process(tmp_path, world.zk, "g", "c2", tmp_path / "log", *arguments) as refused:
+        assert refused.ends() == 1
+        (line,) = refused.said().splitlines()
+
+    assert line.startswith(f"error: {error}: refused: ")
+    assert [event["name"] for event in refused.printed()] == ["startup_complete", "shutdown_complete"]
+    assert (world.channel("g", "c2").error, world.data(PATHS.id("c2"))) == (error, None)

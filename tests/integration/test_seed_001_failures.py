@@ -31,12 +31,12 @@ from tests.support.client_side import (
     answered,
     asks,
     creates,
-    nothing,
     writes,
 )
 from tests.support.event_group import EventGroup
 from tests.support.events import GroupEvents, replayed
 from tests.support.memlog import MemoryLog
+from tests.support.stores import nothing
 from tests.support.wait import eventually
 from tests.support.world import PollingConsumer, World, expire, parts
 

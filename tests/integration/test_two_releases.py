@@ -6,8 +6,7 @@ The next release is this one with a higher `version` and unknown fields in all t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -245,7 +244,8 @@ def test_segments_of_one_release_are_read_by_queries_of_the_other_and_collected(
     """The slot's driver is of the query's release."""
     world.coordinator(wrap=RELEASES[node], sweep_interval_ms=100, segment_retention_ms=0)
     bench = SlotBench(world, tmp_path, wrap=RELEASES[query])
-    with closing(bench), a_query(world, query) as planner:
+    config = SourceConfig(zk=world.zk, group="g", query="q", session_timeout_ms=SESSION_MS)
+    with closing(bench), closing(Planner(config, fronted(world, query), ThreadRuntime())) as planner:
         bench.end(300)
         bench.post.keep(1)
         bench.slot(0, wrap=RELEASES[slot], driver_gone_ms=60_000)
@@ -264,13 +264,6 @@ def test_segments_of_one_release_are_read_by_queries_of_the_other_and_collected(
         record = SegmentsRecord.parse("", world.data(PATHS.segments) or b"")
         assert record.collected == end.czxid
         assert bench.results == {}
-
-
-@contextmanager
-def a_query(world: World, release: str) -> Iterator[Planner]:
-    config = SourceConfig(zk=world.zk, group="g", query="q", session_timeout_ms=SESSION_MS)
-    with closing(Planner(config, fronted(world, release), ThreadRuntime())) as planner:
-        yield planner
 
 
 # ---- where a group begins

@@ -32,23 +32,18 @@ from tests.support.hand import SESSION_MS, Hand, ManualStage, Wrap
 from tests.support.hand_polled import HandPolled
 from tests.support.memlog import MemoryLog
 from tests.support.starts import from_the_beginning
-from tests.support.stores import FrontStore
+from tests.support.stores import Act, FrontStore, nothing
 from tests.support.wait import eventually
 from tests.support.world import World
 
 F = TypeVar("F", bound=FrontStore)
 PATHS = GroupPaths("g")
 Given = Mapping[str, Assignment]
-Action = Callable[[], object]
 Match = Callable[[Sequence[Operation]], bool]
 
 
 class ProcessKilled(BaseException):
     """The process ends here: no handler catches it."""
-
-
-def nothing() -> None:
-    """The default action of a test: nothing."""
 
 
 def unchanged(found: Given) -> Given:
@@ -67,7 +62,7 @@ class Scripted(ClientAssignor):
     def __init__(self, like: str = "range", name: str = "scripted") -> None:
         strategy = client_assignors()[like]
         self.name, self.is_cooperative, self._strategy = name, strategy.is_cooperative, strategy
-        self.before: Action = nothing
+        self.before: Act = nothing
         self.answer: Callable[[Given], Given] = unchanged
         self.writes: Callable[[bytes], bytes] = bytes
         self.calls = 0
@@ -307,17 +302,17 @@ class Hooked(FrontStore):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
-        self._before: list[tuple[Match, Action]] = []
-        self._after: list[tuple[Match, Action]] = []
+        self._before: list[tuple[Match, Act]] = []
+        self._after: list[tuple[Match, Act]] = []
         self.commits: list[Sequence[Operation]] = []
         self.sent = 0
         self.is_over = False
 
-    def before(self, match: Match, action: Action) -> None:
+    def before(self, match: Match, action: Act) -> None:
         """Do this once, just before a commit that matches is sent."""
         self._before.append((match, action))
 
-    def after(self, match: Match, action: Action) -> None:
+    def after(self, match: Match, action: Act) -> None:
         """Do this once, just after it has happened and before its sender knows."""
         self._after.append((match, action))
 
@@ -342,7 +337,7 @@ class Hooked(FrontStore):
         self._do(self._after, operations)
         return done
 
-    def _do(self, hooks: list[tuple[Match, Action]], operations: Sequence[Operation]) -> None:
+    def _do(self, hooks: list[tuple[Match, Act]], operations: Sequence[Operation]) -> None:
         for hook in hooks.copy():
             if hook[0](operations):
                 hooks.remove(hook)
