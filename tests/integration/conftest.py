@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import pytest
@@ -17,6 +18,7 @@ from tests.support.client_side import HandStage
 from tests.support.clients import fresh_chroot
 from tests.support.event_group import EventGroup
 from tests.support.hand import ManualStage, a_stage
+from tests.support.hand_polled import HandPolled
 from tests.support.proxy import Proxy
 from tests.support.queries import QueryBench
 from tests.support.region import Counting, CountingRegion, Operating, OperatingRegion, RegionBench
@@ -89,6 +91,19 @@ def served(world: World) -> World:
 
 
 @pytest.fixture
+def polled(world: World) -> Iterator[Callable[..., HandPolled]]:
+    """Makes consumers that the test polls; they end with it."""
+    with ExitStack() as closing:
+
+        def make(name: str = "c1", *given: Any, **options: Any) -> HandPolled:
+            made = HandPolled(world, name, *given, **options)
+            closing.callback(made.close)
+            return made
+
+        yield make
+
+
+@pytest.fixture
 def store(zk: str) -> Iterator[Store]:
     """A session of its own, of 10 s."""
     store = open_kazoo(zk, 10_000)
@@ -149,12 +164,6 @@ def joined(hands: HandStage) -> HandStage:
 @pytest.fixture
 def zookeeper_proxy(zookeeper: Ensemble) -> Iterator[Proxy]:
     """A proxy in front of the server that `world` uses; held traffic is released before `world` closes."""
-    with Proxy(zookeeper.hosts) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def second_proxy(zookeeper: Ensemble) -> Iterator[Proxy]:
     with Proxy(zookeeper.hosts) as proxy:
         yield proxy
 

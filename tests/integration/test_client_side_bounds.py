@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import pytest
 
 from consumer.assignment.base import Assignment
-from consumer.assignment.consumers import client_assignors
 from consumer.assignment.metadata import ConsumerMetadata
 from coordinator.zk.embedded.ensemble import Ensemble
 from coordinator.zk.store import Create
@@ -18,20 +17,13 @@ from coordinator.zk.znodes.group_state import (
     MAX_ANSWER_BYTES,
     MAX_GROUP_METADATA_BYTES,
     MAX_MEMBER_STATE_BYTES,
+    MAX_METADATA_BYTES,
     Answer,
     MemberAnswer,
     encoded,
 )
 from coordinator.zk.znodes.partitions import TopicPartition
-from tests.support.client_side import (
-    PATHS,
-    MadeLeader,
-    Scripted,
-    asks,
-    offering,
-    padded,
-    states,
-)
+from tests.support.client_side import PATHS, MadeLeader, Scripted, asks, offering, padded, states
 from tests.support.clients import fresh_chroot
 from tests.support.hand import Hand, ManualStage
 from tests.support.made_group import MadeGroup
@@ -51,69 +43,73 @@ def zk(large_server: Ensemble) -> str:
     return fresh_chroot(large_server.hosts)
 
 
-leader_assignor = Scripted()
-"""Of the leader of `a_made_group`."""
+class Made(NamedTuple):
+    """A group of registrations without processes, of which the first leads; the coordinator has taken no turn."""
+
+    members: MadeGroup
+    hand: Hand
+    assignor: Scripted
+    leader: MadeLeader
 
 
-def a_made_group(world: World, stage: ManualStage, members: int, partitions: int = 10) -> tuple[MadeLeader, Hand]:
-    """`members` registrations without processes, of which the first leads; the coordinator has taken no turn."""
-    leader_assignor.answer = lambda found: found
-    stage.topics["t"] = world.topic("t", partitions)
-    hand = stage.hand()
-    made = MadeGroup(world.store, "g")
-    data = ConsumerMetadata({"t": 1}).to_bytes()
+def a_made_group(
+    world: World,
+    stage: ManualStage,
+    members: int,
+    partitions: int = 10,
+    topics: Sequence[str] = ("t",),
+    like: str = "range",
+    size: int = 0,
+) -> Made:
+    """Of so many members of these topics, each with so many bytes of metadata."""
+    for topic in topics:
+        stage.topics[topic] = world.topic(topic, partitions)
+    hand, made, assignor = stage.hand(), MadeGroup(world.store, "g"), Scripted(like)
     for number in range(members):
-        made.member(f"m{number:04}", {"t": 1}, **offering(data, leader_assignor.name))
-    return MadeLeader(world.store, "m0000", [leader_assignor]), hand
+        made.member(f"m{number:04}", {"t": 1}, **offering(metadata(topics, size), assignor.name))
+    return Made(made, hand, assignor, MadeLeader(world.store, "m0000", [assignor]))
+
+
+def metadata(topics: Sequence[str], size: int = 0) -> bytes:
+    data = ConsumerMetadata(dict.fromkeys(topics, 1)).to_bytes()
+    assert len(data) <= MAX_METADATA_BYTES
+    return padded(size)(data) if size else data
 
 
 def test_bounds_member_exceeding_8_mb_of_group_metadata_is_refused_with_the_sizes(
     world: World, stage: ManualStage
 ) -> None:
-    stage.topics["t"] = world.topic("t", 10)
-    hand = stage.hand()
-    made = MadeGroup(world.store, "g")
     each = 60_000
     most = MAX_GROUP_METADATA_BYTES // each
-    data = padded(each)(ConsumerMetadata({"t": 1}).to_bytes())
-    names = [f"m{number:03}" for number in range(160)]
-    for name in names[:most]:
-        made.member(name, {"t": 1}, **offering(data))
+    made, hand, assignor, leader = a_made_group(world, stage, most, size=each)
     hand.turn("g")
-    MadeLeader(world.store, names[0], [client_assignors()["range"]]).obey()
+    leader.obey()
     hand.turn("g")
     assert (len(world.state("g").target), world.state("g").generation) == (most, 4)
 
-    for name in names[most:]:
-        made.member(name, {"t": 1}, **offering(data))
+    refused = [f"n{number:03}" for number in range(20)]
+    for name in refused:
+        made.member(name, {"t": 1}, **offering(metadata(["t"], each), assignor.name))
     hand.turn("g")
 
     said = (
         f"refused: with its {each} bytes of metadata the group would have {(most + 1) * each}, over the "
         f"{MAX_GROUP_METADATA_BYTES} that it may have"
     )
-    assert {world.channel("g", name).ended for name in names[most:]} == {said}
-    assert {world.channel("g", name).error for name in names[most:]} == {"InconsistentGroupProtocol"}
+    assert {world.channel("g", name).ended for name in refused} == {said}
+    assert {world.channel("g", name).error for name in refused} == {"InconsistentGroupProtocol"}
     assert len(world.names(PATHS.ids)) == most and len(world.state("g").target) == most
 
 
-def test_bounds_leader_reports_the_limit_and_writes_no_answer_over_16_mb(world: World, stage: ManualStage) -> None:
-    leader, hand = a_made_group(world, stage, 300)
-    leader_assignor.answer = states(MAX_MEMBER_STATE_BYTES - 10)
-    hand.turn("g")
-
-    leader.obey()
-    hand.turn("g")
-
-    state = world.state("g")
-    assert (state.state, state.target) == (FAILED, {})
-    assert f"over the {MAX_ANSWER_BYTES} that it may have" in (state.reason or "")
-    assert [world.names(PATHS.ask(name)) for name in asks(world)] in ([], [["answer"]])
+def leader_answers(world: World, made: Made) -> None:
+    """It reports the limit, and writes no answer."""
+    made.assignor.answer = states(MAX_MEMBER_STATE_BYTES - 10)
+    made.leader.obey()
+    assert [world.names(PATHS.ask(name)) for name in asks(world)] == [["answer"]]
 
 
-def test_bounds_coordinator_fails_an_answer_over_16_mb_that_a_leader_wrote(world: World, stage: ManualStage) -> None:
-    _, hand = a_made_group(world, stage, 300)
-    hand.turn("g")
+def writes_an_answer(world: World, made: Made) -> None:
+    """As a leader that knows no limit."""
     (ask,) = asks(world)
     entry = MemberAnswer({}, encoded(b"x" * (MAX_MEMBER_STATE_BYTES - 10))).to_bytes()
     names = [f"m{number:04}" for number in range(300)]
@@ -121,7 +117,16 @@ def test_bounds_coordinator_fails_an_answer_over_16_mb_that_a_leader_wrote(world
         world.store.commit([Create(PATHS.member_answer(ask, name), entry) for name in names[first : first + 5]])
     world.put(PATHS.answer(ask), Answer(tuple(names)).to_bytes())
 
-    hand.turn("g")
+
+@pytest.mark.parametrize("answers", [leader_answers, writes_an_answer])
+def test_bounds_an_answer_over_16_mb_is_not_written_by_a_leader_and_fails_it_when_it_is(
+    world: World, stage: ManualStage, answers: Callable[[World, Made], None]
+) -> None:
+    made = a_made_group(world, stage, 300)
+    made.hand.turn("g")
+
+    answers(world, made)
+    made.hand.turn("g")
 
     state = world.state("g")
     assert (state.state, state.target) == (FAILED, {})
@@ -132,7 +137,7 @@ def test_bounds_coordinator_fails_an_answer_over_16_mb_that_a_leader_wrote(world
 def test_bounds_member_assigns_1000_members_and_10000_partitions_in_bounded_time(
     world: World, stage: ManualStage
 ) -> None:
-    leader, hand = a_made_group(world, stage, 1000, 10_000)
+    _, hand, _, leader = a_made_group(world, stage, 1000, 10_000)
     took = {}
 
     def timed(what: str, step: Callable[[], Any]) -> None:
@@ -155,19 +160,11 @@ def test_bounds_member_assigns_1000_members_and_10000_partitions_in_bounded_time
 
 def test_bounds_member_assigns_10000_partitions_of_2000_topics(world: World, stage: ManualStage) -> None:
     """An answer's topics take a third of a znode's limit, and have a multi of their own."""
-    assignor = Scripted("round-robin")
     names = [f"topic-{'x' * 12}-{number:05}" for number in range(2000)]
-    for name in names:
-        stage.topics[name] = world.topic(name, 5)
-    hand = stage.hand()
-    made = MadeGroup(world.store, "g")
-    data = ConsumerMetadata(dict.fromkeys(names, 1)).to_bytes()
-    assert len(data) <= 65_536
-    for number in range(100):
-        made.member(f"m{number:04}", {"t": 1}, **offering(data, leader_assignor.name))
+    _, hand, _, leader = a_made_group(world, stage, 100, 5, names, "round-robin")
     hand.turn("g")
 
-    MadeLeader(world.store, "m0000", [assignor]).obey()
+    leader.obey()
     hand.turn("g")
 
     state = world.state("g")
@@ -176,10 +173,10 @@ def test_bounds_member_assigns_10000_partitions_of_2000_topics(world: World, sta
 
 
 def test_bounds_entry_too_large_for_a_multi_fails_at_the_leader_with_its_size(world: World, stage: ManualStage) -> None:
-    leader, hand = a_made_group(world, stage, 2)
+    _, hand, assignor, leader = a_made_group(world, stage, 2)
     topics = [f"made-up-{number:04}-{'x' * 40}" for number in range(6000)]
     much = {"m0001-0": frozenset(TopicPartition(topic, 0) for topic in topics)}
-    leader_assignor.answer = lambda found: {**found, "m0001": Assignment(much, b"")}
+    assignor.answer = lambda found: {**found, "m0001": Assignment(much, b"")}
     hand.turn("g")
 
     leader.obey()
@@ -193,7 +190,7 @@ def test_bounds_answer_of_40_bytes_naming_a_million_partitions_is_not_expanded(
     world: World, stage: ManualStage
 ) -> None:
     """Few bytes of ranges name many partitions: ranges of topics that differ from the answer's are not read."""
-    _, hand = a_made_group(world, stage, 2)
+    hand = a_made_group(world, stage, 2).hand
     hand.turn("g")
     (first,) = asks(world)
     for number in range(1, 20):

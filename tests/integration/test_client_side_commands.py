@@ -1,61 +1,45 @@
-"""Operator commands on a group that a leader assigns: those that show it, and those that change it."""
+"""Operator commands: on a group that a leader assigns, and those of any group that are not in `command_lines`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from consumer.assignment.base import Assignment, ClientAssignor, Cluster
-from consumer.assignment.consumers import client_assignors
 from consumer.logs.embedded.producer import Producer
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.znodes.group_state import EMPTY, Ask, SyncRequest
-from coordinator.zk.znodes.paths import GROUPS, GroupPaths
+from coordinator.admin.topics import create_topic
+from coordinator.cli.groups import NO_LAG
+from coordinator.zk.store import Store
+from coordinator.zk.znodes.group_state import COMPLETING, EMPTY, PREPARING, STABLE, Ask, SyncRequest
+from coordinator.zk.znodes.paths import GROUPS, Brokers
+from coordinator.zk.znodes.records import Topic
 from tests.integration.test_channel_watch import watching
 from tests.support.cli import run, run_json, run_ok
+from tests.support.client_side import PATHS, Scripted, ThreadGate
+from tests.support.hand import ManualStage
+from tests.support.made_group import MadeGroup
 from tests.support.processes import consumer_process
 from tests.support.wait import eventually
-from tests.support.world import World, parts
+from tests.support.world import World
 
-PATHS = GroupPaths("g")
 STATE = [
     "GROUP", "COORDINATOR", "(ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS", "ASSIGNMENT", "PROTOCOL-TYPE", "LEADER",
     "ASK", "PENDING-LEADER", "PENDING-ASK", "ATTEMPT",
 ]  # fmt: skip
 
 
-class Held(ClientAssignor):
-    """`range`, under its name, but for what a test has it do first."""
-
-    name = "range"
-    is_cooperative = False
-
-    def __init__(self) -> None:
-        self.may_answer = ThreadRuntime().event()
-        self.may_answer.set()
-        self.error: Exception | None = None
-
-    def assign(self, cluster: Cluster, metadata: Mapping[str, bytes]) -> Mapping[str, Assignment]:
-        self.may_answer.wait(20)
-        if self.error is not None:
-            raise self.error
-        return client_assignors()["range"].assign(cluster, metadata)
-
-
 def client(world: World, name: str, topics: dict[str, int] | None = None, **options: Any) -> Any:
     return world.consumer("g", name, topics or {"t": 1}, **{"assignment": "client", **options})
 
 
-def led_by_c1(world: World, **options: Any) -> Held:
+def led_by_c1(world: World, **options: Any) -> Scripted:
     """Group `g` with c1, which leads, and c2, Stable over the four partitions of topic `t`."""
     world.coordinator(**options)
     world.topic("t", 4)
-    leader = Held()
+    leader = Scripted(name="range")
     client(world, "c1", assignors=[leader])
     world.stable("g", 1)
     client(world, "c2")
@@ -75,12 +59,12 @@ def test_state_names_the_leader_its_ask_and_the_pending_ask(world: World) -> Non
     leader = led_by_c1(world)
     settled = state_of(world)
     header, _ = run_ok(world.zk, "groups", "describe", "g", "--state").stdout.splitlines()
-    leader.may_answer.clear()
+    leader.before = gate = ThreadGate()
     world.more_partitions("t", 5)
     asked = eventually(
         lambda: (row := state_of(world))["pending_ask"] and row["state"] != "Stable" and row, 10, "it is asked"
     )
-    leader.may_answer.set()
+    gate.open()
     world.stable("g", 2, above=2)
 
     client_side = world.state("g").client
@@ -92,23 +76,6 @@ def test_state_names_the_leader_its_ask_and_the_pending_ask(world: World) -> Non
     assert asked["ask"] == settled["ask"] < asked["pending_ask"] and asked["state"] == "CompletingRebalance"
 
 
-# ---- status, verify
-
-
-def test_a_group_that_a_leader_assigns_is_healthy_and_nothing_below_it_is_unknown(world: World) -> None:
-    led_by_c1(world)
-    world.topic("t2", 2)
-    client(world, "c3", {"t.*": 1}, pattern="white_list")
-    eventually(lambda: world.consumers[2].held == parts("t2", 0, 1) | (world.consumers[2].held & parts("t", 0, 1, 2, 3))
-               and world.consumers[2].held > parts("t2", 0, 1), 10, "c3 fetches both")  # fmt: skip
-    world.stable("g", 3)
-
-    status, check = run_json(world.zk, "status"), run(world.zk, "status", "--check")
-    verified = run(world.zk, "groups", "verify", "g")
-
-    assert status["problems"] == {} and (check.exit_code, verified.exit_code) == (0, 0), check.output + verified.output
-
-
 # ---- channel watch, history
 
 
@@ -116,52 +83,37 @@ def test_a_group_that_a_leader_assigns_is_healthy_and_nothing_below_it_is_unknow
 def test_an_ask_and_its_failure_are_watched_and_the_history_counts_the_attempts(world: World) -> None:
     leader = led_by_c1(world)
     generation = world.state("g").generation
-    leader.error = ValueError("no data today")
-    reader = world.consumers[1]
+    gate, reader = ThreadGate(), world.consumers[1]
+
+    def fails() -> None:
+        gate()
+        raise ValueError("no data today")
 
     def watched_for(option: str) -> dict[str, Any]:
         found = [each.to_json("g") for each in watch.of("command") if each.option == option]
         return found[0] if found else {}
 
     # One that is acknowledged at once may be gone before it is read, and its option is not known then: both are held.
-    leader.may_answer.clear()
+    leader.before = fails
     reader.hang()
     with watching(world.zk) as watch:
         world.more_partitions("t", 5)
         asked = eventually(lambda: watched_for("assign"), 10, "the ask is watched")
-        leader.may_answer.set()
+        (row,) = run_json(world.zk, "channel", "show", "g", "c1")
+        table = run_ok(world.zk, "channel", "watch", "g", "--for", "1").stdout
+        gate.open()
         failed = eventually(lambda: watched_for("assignment-failed"), 10, "its failure is watched")
         reader.is_stuck.clear()
         world.stable("g", 2, above=generation)
 
+    assert (row["option"], row["ask"], row["partitions"], row["reason"]) == ("assign", asked["ask"], None, None)
+    assert f"{asked['ask']}; it was there already" in table
     assert asked["partitions"] is None and asked["ask"] == failed["ask"]
     assert failed["reason"] == "leader c1 (range) failed: its assignor 'range' failed: ValueError: no data today"
     last = run_json(world.zk, "history", "g")[-1]
     table = run_ok(world.zk, "history", "g").stdout.splitlines()
     assert last["attempts"] == 2 and 0 <= last["assignment_ms"] < 10_000
     assert "topic t" in last["trigger"] and table[0].split()[-3:] == ["ASSIGNMENT-MS", "ATTEMPTS", "RESULT"]
-
-
-def watched(zk: str, seconds: float) -> list[dict[str, Any]]:
-    lines = run_ok(zk, "channel", "watch", "g", "--for", str(seconds), "-o", "jsonl").stdout.splitlines()
-    return [json.loads(line) for line in lines]
-
-
-@pytest.mark.real_zookeeper("tree watches")
-def test_an_ask_that_a_leader_has_not_answered_yet_is_shown_with_its_command(world: World) -> None:
-    leader = led_by_c1(world)
-    leader.may_answer.clear()
-    world.more_partitions("t", 5)
-    ask = eventually(lambda: state_of(world)["pending_ask"], 10, "the leader is asked")
-
-    (row,) = run_json(world.zk, "channel", "show", "g", "c1")
-    first = watched(world.zk, 1)[0]
-    table = run_ok(world.zk, "channel", "watch", "g", "--for", "1").stdout
-    leader.may_answer.set()
-
-    assert (row["option"], row["ask"], row["partitions"], row["reason"]) == ("assign", ask, None, None)
-    assert (first["option"], first["ask"], first["note"]) == ("assign", ask, "it was there already")
-    assert f"{ask}; it was there already" in table
 
 
 # ---- commands that change groups
@@ -215,22 +167,6 @@ def test_any_depth_of_znodes_below_an_ask_is_removed_or_a_failure_of_its_group(
     assert world.state("other") == other
 
 
-def test_leader_that_requests_asks_without_end_waits_longer_and_longer(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    led_by_c1(world)
-    request = SyncRequest("c1", world.channel("g", "c1").incarnation, "again").to_bytes()
-    runtime = ThreadRuntime()
-    began = runtime.monotonic()
-
-    for _ in range(16):
-        world.put(PATHS.sync_request, request)
-        eventually(lambda: world.data(PATHS.sync_request) is None, 10, "the leader is asked again")
-
-    assert runtime.monotonic() - began > 0.05 + 0.1 + 0.2 + 0.4 + 0.8
-    assert caplog.text.count("turns paced: group=g") == 1
-
-
 # ---- zk-consumer run
 
 
@@ -256,42 +192,20 @@ def test_process_with_lag_and_sticky_has_a_leader_and_reports_it(
 
 @pytest.mark.full("processes, beside the same in virtual time")
 @pytest.mark.real_zookeeper("processes")
-@pytest.mark.parametrize("events", [True, False], ids=["events", "records"])
-def test_process_reports_a_failed_assignment_and_continues(
-    world: World, processes: ExitStack, tmp_path: Path, events: bool
-) -> None:
+def test_process_reports_a_failed_assignment_and_continues(world: World, processes: ExitStack, tmp_path: Path) -> None:
     leader = led_by_c1(world, assignment_timeout_ms=1000)
-    options = ["--assignment", "client", *(["--events"] if events else [])]
-    process = processes.enter_context(consumer_process(tmp_path, world.zk, "g", "c3", tmp_path / "log", *options))
+    process = consumer_process(tmp_path, world.zk, "g", "c3", tmp_path / "log", "--assignment", "client")
+    processes.enter_context(process)
     generation = world.stable("g", 3, timeout_s=30).generation
-    leader.may_answer.clear()
+    leader.before = gate = ThreadGate()
 
     world.more_partitions("t", 5)
 
     why = "leader c1 (range) failed: it has not answered for 1000 ms"
-    if events:
-        failures = eventually(
-            lambda: [each for each in process.printed() if each["name"] == "assignment_failed"], 10, "the event"
-        )
-        assert [each["error"] for each in failures] == [f"{why} ({failures[0]['ask']})"]
-        assert not any("assignment failed" in line for line in process.said().splitlines())
-    else:
-        said = eventually(lambda: [line for line in process.said().splitlines() if why in line], 10, "the log line")
-        assert len(said) == 1 and "WARNING" in said[0] and "assignment failed: consumer=c3 reason=" in said[0]
-    leader.may_answer.set()
+    said = eventually(lambda: [line for line in process.said().splitlines() if why in line], 10, "the log line")
+    assert len(said) == 1 and "WARNING" in said[0] and "assignment failed: consumer=c3 reason=" in said[0]
+    gate.open()
     assert world.stable("g", 3, timeout_s=30, above=generation).generation == generation + 1
-
-
-@pytest.mark.parametrize("assignment", ["client", "client,coordinator"])
-def test_a_protocol_that_is_not_installed_is_a_usage_error_in_one_sentence(
-    world: World, processes: ExitStack, tmp_path: Path, assignment: str
-) -> None:
-    options = ["--assignment", assignment, "--protocols", "nonsense"]
-    process = processes.enter_context(consumer_process(tmp_path, world.zk, "g", "c1", tmp_path / "log", *options))
-
-    assert process.ends(30) == 2
-    assert process.said().startswith("error: client assignor not installed: 'nonsense'; installed: ")
-    assert len(process.said().splitlines()) == 1
 
 
 # ---- a rolling change
@@ -304,8 +218,7 @@ def test_a_rolling_change_of_a_leaders_protocol_switches_once(world: World) -> N
 
     def restart_with(*protocols: str) -> None:
         for name in ("c1", "c2", "c3"):
-            old = next((each for each in world.consumers if each.name == name), None)
-            if old is not None:
+            for old in [each for each in world.consumers if each.name == name]:
                 old.close()
                 world.consumers.remove(old)
             client(world, name, protocols=protocols)
@@ -319,3 +232,46 @@ def test_a_rolling_change_of_a_leaders_protocol_switches_once(world: World) -> N
     used = [strategy for _, strategy in seen]
     assert used == ["range"] * used.count("range") + ["sticky"] * used.count("sticky")
     assert used.index("sticky") in (4, 5) and world.state("g").client is not None
+
+
+# ---- any group
+
+
+@pytest.mark.parametrize("option", ["--offsets", "--members", "--state"])
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ("Empty", "Consumer group 'g' has no active members.\n"),
+        (PREPARING, "Warning: Consumer group 'g' is rebalancing.\n"),
+        (COMPLETING, "Warning: Consumer group 'g' is rebalancing.\n"),
+        (STABLE, ""),
+    ],
+)
+def test_group_without_members_or_in_a_rebalance_is_reported(
+    zk: str, store: Store, option: str, state: str, message: str
+) -> None:
+    MadeGroup(store, state=state).offsets_at(create_topic(store, Brokers(), "t", 4), {0: 7})
+
+    result = run_ok(zk, "groups", "describe", "g", option)
+
+    assert result.stderr == message + (f"{NO_LAG}\n" if option == "--offsets" else "")
+    assert run_ok(zk, "groups", "describe", "g", "-o", "json").stderr == message
+
+
+def test_verify_agrees_with_the_coordinators_left_out_members(world: World, stage: ManualStage) -> None:
+    hand = stage.hand()
+    made, bare = world.topic("t", 2), world.topic("bare", 1)
+    world.put(world.brokers.topic("bare"), Topic("bare", bare.id, ()).to_bytes())
+    stage.topic("t", 2, made.id)
+    stage.topics["bare"] = Topic("bare", bare.id, ())
+    one = stage.puppet("g", "c1", {"t": 1, "bare": 1, "missing": 1})
+    stuck = stage.puppet("g", "c2", {"t": 1}, max_poll_interval_ms=1)
+    hand.evict(stuck, one)
+
+    left_out = world.state("g").left_out
+    document = json.loads(run(world.zk, "groups", "verify", "g", "-o", "json").stdout)
+    found = {each["what"]: each["why"] for each in document["problems"]}
+
+    assert (document["healthy"], "evicted" in left_out["c2"]) == (False, True)
+    assert {what: why for what, why in found.items() if what in left_out} == dict(left_out)
+    assert set(left_out) == {"bare", "missing", "c2"}

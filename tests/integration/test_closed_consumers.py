@@ -16,21 +16,23 @@ from typing import Any
 import pytest
 
 from consumer.config import ConsumerConfig, Subscription
-from consumer.consumer import Callbacks, Consumer
-from consumer.errors import Closed, CommitFailed, ConcurrentModification, Inherited
+from consumer.consumer import Consumer
+from consumer.errors import Closed, CommitFailed, Inherited
 from consumer.group import GroupMember
 from consumer.operator.consumer_operator import ConsumerOperator, Processor
 from consumer.operator.states import State
 from coordinator.zk.errors import UsageError
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
+from tests.support.hand_polled import HandPolled
 from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
-from tests.support.world import SESSION_MS, World, expire
+from tests.support.world import SESSION_MS, World, expire, parts
 
 PATHS = GroupPaths("g")
 T0 = TopicPartition("t", 0)
+BOTH = parts("t", 0, 1)
 CLOSED = r"^This consumer has already been closed\."
 
 
@@ -47,19 +49,15 @@ def nothing_is_left(world: World) -> None:
     assert (world.owners("g"), world.names(PATHS.ids)) == ({}, [])
 
 
-def consumer_of(
-    world: World, callbacks: Callbacks | None = None, log: MemoryLog | None = None, **options: object
-) -> Consumer:
-    given = {"session_timeout_ms": SESSION_MS, **options}
-    config = ConsumerConfig(world.zk, "g", "c1", **given)  # type: ignore[arg-type]
-    return Consumer(config, Subscription({"t": 1}), callbacks, log or MemoryLog(end=5))
+def consumer_of(world: World, log: MemoryLog | None = None, **options: Any) -> HandPolled:
+    return HandPolled(world, "c1", log or MemoryLog(end=5), **{"session_timeout_ms": SESSION_MS, **options})
 
 
-def owning(world: World, callbacks: Callbacks | None = None, **options: object) -> Consumer:
+def owning(world: World) -> Consumer:
     """A consumer that owns both partitions, and whose log has no more records."""
-    consumer = consumer_of(world, callbacks, **options)
-    eventually(lambda: not consumer.poll(20) and len(consumer.assignment()) == 2, 10, "it owns both partitions")
-    return consumer
+    made = consumer_of(world)
+    made.is_at(5)
+    return made.consumer
 
 
 def member_of(world: World, **callbacks: Callable[[], None]) -> GroupMember:
@@ -99,31 +97,26 @@ def test_every_call_of_a_closed_consumer_says_so(world: World) -> None:
     assert world.names(PATHS.ids) == []
 
 
-def test_every_call_of_a_closed_member_says_so(world: World) -> None:
-    member = member_of(world)
-    member.close()
-    member.close()
+def operator_of(world: World, group: str) -> ConsumerOperator:
+    config = ConsumerConfig(world.zk, group, "c1", region="r", session_timeout_ms=SESSION_MS)
+    return ConsumerOperator(config, Subscription({"t": 1}), Processor(), source=MemoryLog(end=0))
+
+
+def test_every_call_of_a_closed_member_or_operator_says_so(world: World) -> None:
+    member, operator = member_of(world), operator_of(world, "g")
+    with operator:
+        eventually(lambda: operator.consumer.region.is_ready, 10, "it is restored")
+    for each in (member, member, operator):
+        each.close()
 
     calls: list[Callable[[], object]] = [
         lambda: member.poll(0), lambda: member.update({"even": b""}), member.enforce_rebalance,
+        operator.start, operator.request_checkpoint, lambda: operator.request_reset("a test"),
     ]  # fmt: skip
     for call in calls:
         with pytest.raises(Closed, match=CLOSED):
             call()
-    assert (member.may_run, member.assignment) == (False, None)
-
-
-def test_every_request_to_a_closed_operator_says_so(world: World) -> None:
-    config = ConsumerConfig(world.zk, "g", "c1", region="r", session_timeout_ms=SESSION_MS)
-    operator = ConsumerOperator(config, Subscription({"t": 1}), Processor(), source=MemoryLog(end=0))
-    with operator:
-        eventually(lambda: operator.consumer.region.is_ready, 10, "it is restored")
-    operator.close()
-
-    for call in (operator.start, operator.request_checkpoint, lambda: operator.request_reset("a test")):
-        with pytest.raises(Closed, match=CLOSED):
-            call()
-    assert operator.wait(0)
+    assert (member.may_run, member.assignment, operator.wait(0)) == (False, None, True)
 
 
 @pytest.mark.parametrize(("of", "nothing"), [(owning, {}), (member_of, None)], ids=["consumer", "member"])
@@ -144,31 +137,6 @@ def test_close_in_another_thread_ends_a_poll_that_waits(
     nothing_is_left(world)
 
 
-def test_two_threads_that_poll_one_consumer_lose_no_record(world: World) -> None:
-    consumer = consumer_of(world, enable_auto_commit=True, max_poll_records=1)
-    runtime, found, refusals = ThreadRuntime(), list[tuple[TopicPartition, int]](), list[ConcurrentModification]()
-
-    def polls() -> None:
-        for _ in range(2000):
-            try:
-                for partition, records in consumer.poll(20).items():
-                    found.extend((partition, record.offset) for record in records)
-            except ConcurrentModification as refusal:
-                refusals.append(refusal)
-                runtime.sleep(0.01)
-            if len(found) >= 10:
-                return
-
-    tasks = [runtime.spawn(polls, f"poll-{number}") for number in (1, 2)]
-    for task in tasks:
-        task.join(60)
-
-    assert sorted(found) == [(TopicPartition("t", number), offset) for number in (0, 1) for offset in range(5)]
-    assert "poll-1" in str(refusals[0])
-    assert "poll-2" in str(refusals[0])
-    consumer.close()
-
-
 class ClosesWhenFetched(MemoryLog):
     """Calls `then` inside a fetch, as a signal handler would be."""
 
@@ -184,7 +152,7 @@ class ClosesWhenFetched(MemoryLog):
 
 def test_records_of_a_poll_that_is_closed_meanwhile_are_not_committed(world: World) -> None:
     log = ClosesWhenFetched(end=5)
-    consumer = consumer_of(world, log=log, enable_auto_commit=True)
+    consumer = consumer_of(world, log, enable_auto_commit=True).consumer
     log.then = consumer.close
     returned: list[int] = []
 
@@ -229,6 +197,7 @@ UNCLOSED = """
 import sys
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Callbacks, Consumer
+from tests.support.hand_polled import HandPolled
 from tests.support.memlog import MemoryLog
 
 class Says(Callbacks):
@@ -276,18 +245,8 @@ def test_a_script_that_ends_without_close_ends_at_once_and_its_session_later(
 # ---- a callback that raises inside `close`
 
 
-class Raises(Callbacks):
-    """Raises when partitions are revoked, and in a region lets `poll` do the rest."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-        self.lost: list[PartitionSet] = []
-
-    def on_partitions_revoked(self, partitions: PartitionSet) -> None:
-        raise self.error
-
-    def on_partitions_lost(self, partitions: PartitionSet) -> None:
-        self.lost.append(partitions)
+def fails() -> None:
+    raise ValueError("no space")
 
 
 class Closes(MemoryLog):
@@ -299,46 +258,46 @@ class Closes(MemoryLog):
         self.is_closed = True
 
 
-def raises_inside_close(world: World, callbacks: Raises, **options: object) -> None:
-    """A consumer that leaves nothing open although its callback raises: another one of its configuration consumes."""
-    log = Closes(end=5)
-    consumer = consumer_of(world, callbacks, log, **options)
-    eventually(lambda: consumer.poll(20) and len(consumer.assignment()) == 2, 20, "it has records of its partitions")
+@pytest.mark.parametrize(
+    ("error", "options"),
+    [
+        *((error, {"region": region}) for error in (ValueError, OSError, CommitFailed) for region in ("", "r")),
+        pytest.param(
+            ValueError, {"metrics_port": 0}, marks=pytest.mark.real_zookeeper("a metrics server has threads of its own")
+        ),
+    ],
+)
+def test_a_callback_that_raises_inside_close_leaves_nothing_open(
+    world: World, error: type[Exception], options: dict[str, object]
+) -> None:
+    """Another consumer of its configuration consumes: also where both listen at one port."""
+    if "metrics_port" in options:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            options = {"metrics_port": probe.getsockname()[1]}
 
-    with pytest.raises(type(callbacks.error), match="no space"):
-        consumer.close()
+    def raises() -> None:
+        raise error("no space")
+
+    log = Closes(end=5)
+    one = consumer_of(world, log, **options)
+    one.revokes = raises
+    one.has(1)
+
+    with pytest.raises(error, match="no space"):
+        one.close()
 
     assert log.is_closed
     nothing_is_left(world)
-    assert f"{type(callbacks.error).__name__}: no space" in (world.channel("g", "c1").ended or "")
+    assert f"{error.__name__}: no space" in (world.channel("g", "c1").ended or "")
     with pytest.raises(Closed):
-        consumer.poll(0)
+        one.poll(0)
     following = consumer_of(world, **options)
-    eventually(lambda: [following.poll(20)] and len(following.assignment()) == 2, 20, "the next one consumes")
+    following.holds(BOTH)
     following.close()
 
 
-@pytest.mark.parametrize("error", [ValueError, OSError, CommitFailed])
-@pytest.mark.parametrize("region", ["", "r"])
-def test_a_callback_that_raises_inside_close_leaves_nothing_open(
-    world: World, region: str, error: type[Exception]
-) -> None:
-    raises_inside_close(world, Raises(error("no space")), region=region)
-
-
-@pytest.mark.real_zookeeper("a metrics server has threads of its own")
-def test_a_callback_that_raises_inside_close_leaves_no_metrics_server(world: World) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-
-    raises_inside_close(world, Raises(ValueError("no space")), metrics_port=port)
-
-
 def test_a_member_whose_callback_raises_inside_close_has_left(world: World) -> None:
-    def fails() -> None:
-        raise ValueError("no space")
-
     member = member_of(world, on_revoked=fails, on_lost=fails)
 
     with pytest.raises(ValueError, match="no space"):
@@ -353,27 +312,6 @@ def test_a_member_whose_callback_raises_inside_close_has_left(world: World) -> N
 # ---- calls inside callbacks
 
 
-class Calls(Callbacks):
-    """Calls its consumer inside one of its callbacks.
-
-    :ivar refusals: what each call raised.
-    """
-
-    consumer: Consumer
-
-    def __init__(self, inside: str, call: str) -> None:
-        self._call = call
-        self.refusals: list[str] = []
-        setattr(self, inside, self._calls)
-
-    def _calls(self, *_: object) -> State:
-        try:
-            called(self.consumer, self._call)
-        except UsageError as error:
-            self.refusals.append(str(error))
-        return State()  # of a checkpoint; other callbacks return nothing
-
-
 PLACES = [
     "on_partitions_assigned", "on_partitions_revoked", "on_partitions_lost", "on_drain", "on_checkpoint", "on_reset",
 ]  # fmt: skip
@@ -382,31 +320,27 @@ PLACES = [
 @pytest.mark.parametrize("inside", PLACES)
 @pytest.mark.parametrize("call", ["poll", "close"])
 def test_poll_and_close_inside_a_callback_are_refused(world: World, inside: str, call: str) -> None:
-    is_of_region = not inside.startswith("on_partitions")
-    callbacks = Calls(inside, call)
-    callbacks.consumer = consumer_of(world, callbacks, region="r" if is_of_region else "")
+    one = consumer_of(world, region="" if inside.startswith("on_partitions") else "r")
+    refusals: list[str] = []
+
+    def calls(*_: object) -> State:
+        try:
+            called(one.consumer, call)
+        except UsageError as error:
+            refusals.append(str(error))
+        return State()  # of a checkpoint; other callbacks return nothing
+
+    setattr(one, inside, calls)
     with suppress(Closed):
-        eventually(lambda: callbacks.consumer.poll(20), 20, "it has records")
+        one.has(1)
         if inside == "on_partitions_lost":
-            expire(callbacks.consumer.member.store)
-            eventually(lambda: [callbacks.consumer.poll(20)] and callbacks.refusals, 20, "they are lost")
+            expire(one.store)
+            eventually(lambda: [one.poll()] and refusals, 20, "they are lost")
 
-    callbacks.consumer.close()
+    one.close()
 
-    assert callbacks.refusals
-    assert all(text.startswith(f"{call} was called inside {inside}: poll is not reent") for text in callbacks.refusals)
-    nothing_is_left(world)
-
-
-def test_a_close_inside_the_callback_of_close_is_raised_once_all_is_closed(world: World) -> None:
-    class Closing(Callbacks):
-        def on_partitions_revoked(self, partitions: PartitionSet) -> None:
-            consumer.close()
-
-    consumer = owning(world, Closing())
-
-    with pytest.raises(UsageError, match="inside on_partitions_revoked: poll is not reentrant"):
-        consumer.close()
+    assert refusals
+    assert all(text.startswith(f"{call} was called inside {inside}: poll is not reent") for text in refusals)
     nothing_is_left(world)
 
 
@@ -414,15 +348,17 @@ def test_a_close_inside_the_callback_of_close_is_raised_once_all_is_closed(world
 def test_the_group_is_told_the_exception_of_a_callback_that_keeps_raising(
     world: World, caplog: pytest.LogCaptureFixture, polls_on: bool
 ) -> None:
-    consumer = owning(world, Raises(ValueError("no space")), max_poll_interval_ms=3000)
+    one = consumer_of(world, max_poll_interval_ms=3000)
+    one.is_at(5)
+    one.revokes = fails
     another = world.consumer("g", "c2", {"t": 1})
     with pytest.raises(ValueError, match="no space"):
-        eventually(lambda: consumer.poll(20), 10, "the callback is called")
+        eventually(one.poll, 10, "the callback is called")
 
     def is_told() -> bool:
         with suppress(ValueError):
             if polls_on:
-                consumer.poll(20)
+                one.poll()
         return "on_partitions_revoked raised ValueError: no space" in caplog.text
 
     eventually(is_told, 10, "the reason is in the log")
@@ -431,7 +367,7 @@ def test_the_group_is_told_the_exception_of_a_callback_that_keeps_raising(
     assert "lower max_poll_records" not in caplog.text
     eventually(lambda: len(another.held) == 2 or polls_on, 10, "the other one has its partitions")
     with suppress(ValueError):
-        consumer.close()
+        one.close()
 
 
 # ---- forked processes
@@ -461,9 +397,7 @@ def refused_in_a_child(calls: Sequence[Callable[[], object]]) -> list[str]:
 
 @pytest.mark.real_zookeeper("a forked process has no virtual time")
 def test_every_call_of_an_inherited_consumer_says_so_and_the_parent_goes_on(world: World) -> None:
-    consumer, member = owning(world), member_of(world)
-    config = ConsumerConfig(world.zk, "r", region="r", session_timeout_ms=SESSION_MS)
-    operator = ConsumerOperator(config, Subscription({"t": 1}), Processor(), source=MemoryLog(end=0))
+    consumer, member, operator = owning(world), member_of(world), operator_of(world, "r")
     calls: list[Callable[[], object]] = [
         *(partial(called, consumer, *call) for call in CALLS),
         consumer.close, lambda: member.poll(0), lambda: member.may_run, member.close,

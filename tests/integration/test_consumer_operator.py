@@ -69,25 +69,6 @@ def a_session(o: OperatingRegion) -> Hooked:
     return Hooked(kazoo_factory(o.zk, SESSION_MS)())
 
 
-def test_states_are_exact_through_joins_kills_and_leaves(o: OperatingRegion) -> None:
-    o.topic(4)
-    one = o.joins("c1")
-    two = o.joins("c2")
-    o.counts_on()
-
-    o.reset_by(two.vanish)
-    o.settles()
-    o.counts_on()
-    three = o.joins("c3", operator_driven=True)
-    o.counts_on()
-    before = o.now
-    o.reset_by(three.close)
-
-    o.settles()
-    assert o.now.sequence > before.sequence, "a leaving member takes a checkpoint first"
-    assert one.operator.state in ("RESET_COMPLETE", "RECEIVING")
-
-
 @pytest.mark.parametrize("operator_driven", [False, True])
 def test_cut_has_the_processed_records_and_not_those_that_poll_returned(
     o: OperatingRegion, operator_driven: bool
@@ -211,27 +192,6 @@ def test_process_exception_ends_the_operator_uncheckpointed_and_names_the_record
     o.joins("c2")
 
 
-def test_checkpoint_excludes_records_processed_between_reset_request_and_reset(o: OperatingRegion) -> None:
-    o.world.coordinator(checkpoint_interval_ms=100)
-    one = o.joins("c1")
-
-    def doubts(record: Record) -> None:
-        one.acts = None
-        one.count(next(iter(one.by_partition)), 1_000)
-        one.operator.request_reset("it does not add up")
-        assert one.operator.state == "RESET_PENDING"
-
-    one.acts = doubts
-    before = o.now.reset
-    o.log.end = 60
-
-    running(o.world, above=before)
-    o.exact()
-    assert o.now.consecutive_resets <= 1
-    eventually(lambda: o.now.sequence > one.resets[-1], 10, "checkpoints continue")
-    o.exact()
-
-
 def test_reset_requested_by_another_thread_during_a_drain_precedes_its_checkpoint(
     o: OperatingRegion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,40 +266,6 @@ def test_close_during_a_drain_waits_for_the_current_record_and_loses_nothing(o: 
     counted, offsets = counted_in(o, o.now.sequence)
     assert counted == offsets == len(one.seen) == 1, "what waits is left to the next one"
     o.joins("c2")
-
-
-def test_session_expiry_between_state_and_multi_leaves_no_contribution_or_duplicate(o: OperatingRegion) -> None:
-    one = o.joins("c1")
-
-    def dies() -> None:
-        one.drains = None
-        store = one.consumer.member.store
-        assert store is not None
-        store.close()
-
-    one.drains = dies
-    o.reset_by(lambda: o.asks("checkpoint"))
-
-    assert "aborted" in o.world.names(PATHS.checkpoint(1))
-    o.counts_on()
-    assert counted_in(o, o.checkpoint()) == (120, 120)
-
-
-def test_contribution_with_a_lost_reply_counts_once_and_a_lost_one_is_repeated(o: OperatingRegion) -> None:
-    session = a_session(o)
-    one = o.joins("c1", open_store=lambda: session)
-    before = o.now.reset
-
-    for hook in (session.after, session.before):
-        hook(creates("/g~c1"), no_answer)
-        o.log.end += 20
-        assert counted_in(o, o.checkpoint())[0] <= 2 * o.log.end
-        assert session.has_acted
-        o.exact()
-
-    one.close()
-    assert o.now.reset == before
-    assert counted_in(o, o.now.sequence) == (2 * o.log.end, 2 * o.log.end)
 
 
 def test_operator_that_finds_an_offset_lost_waits_and_runs_after_the_regions_reset(o: OperatingRegion) -> None:

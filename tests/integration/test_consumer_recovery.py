@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from contextlib import closing
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from consumer.config import ConsumerConfig, Subscription
-from consumer.consumer import Callbacks, Consumer
-from coordinator.zk.errors import ConnectionLost, OutcomeUnknown, Refused, StoreError, ZooKeeperUnreachable
+from coordinator.zk.errors import ConnectionLost, OutcomeUnknown, Refused, StoreError
 from coordinator.zk.runtime import Event, ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.store import Delete, Listing, Node, Operation, Store, Watch
-from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.store import Delete, Operation, Store
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import OffsetRecord
-from tests.support.client_side import Fronts, Match, creates
+from tests.support.client_side import Fronts, creates
 from tests.support.hand import Wrap
+from tests.support.hand_polled import HandPolled
 from tests.support.memlog import MemoryLog
-from tests.support.slots import SlotBench
-from tests.support.stores import FrontStore
+from tests.support.stores import FrontStore, Reads
 from tests.support.wait import eventually
 from tests.support.world import PollingConsumer, World, expire, parts
 
@@ -54,64 +49,39 @@ def all_is_committed(world: World, end: int) -> None:
     eventually(lambda: set(world.offsets("g").values()) == {end}, 5, "all is committed")
 
 
-class LosingReplies(FrontStore):
-    """Once `armed`, the next such commit is done and its reply lost; so are the `losses` answers to what is asked next.
+# ---- registering
+
+
+class UnawareOfRegistering(FrontStore):
+    """Once `armed`, the next registration happens, and its reply and the answer to what is asked next are lost.
 
     A keeper's questions are not meant.
     """
 
-    def __init__(self, store: Store, armed: Event, match: Match, losses: int = 1) -> None:
+    def __init__(self, store: Store, armed: Event) -> None:
         super().__init__(store)
         self._armed = armed
-        self._match = match
-        self._losses = losses
-        self._to_lose = 0
+        self._loses_answer = False
 
     def commit(self, operations: Sequence[Operation]) -> list[str]:
         done = self.behind.commit(operations)
-        if self._armed.is_set() and self._match(operations):
+        if self._armed.is_set() and creates(PATHS.ids)(operations):
             self._armed.clear()
-            self._to_lose = self._losses
+            self._loses_answer = True
             raise OutcomeUnknown("the reply is lost")
         return done
 
     def sync(self) -> None:
-        if self._to_lose and not in_keeper():
-            self._to_lose -= 1
+        if self._loses_answer and not in_keeper():
+            self._loses_answer = False
             raise ConnectionLost("the answer is lost")
         self.behind.sync()
-
-
-# ---- sealing
-
-
-@pytest.mark.parametrize("losses", [0, 1, 2, 3])
-def test_seal_is_done_once_after_repeated_lost_replies_of_its_check(world: World, tmp_path: Path, losses: int) -> None:
-    armed = ThreadRuntime().event()
-    with closing(SlotBench(world, tmp_path)) as bench:
-        bench.post.keep(1)
-        losing = creates(PATHS.segment_prefix)
-        slot = bench.slot(0, wrap=lambda store: LosingReplies(store, armed, losing, losses), driver_gone_ms=60_000)
-        for end in (100, 200, 300):
-            armed.set()
-            bench.end(end)
-            whole = list(range(end))
-            bench.all_sealed(2, end)
-            eventually(lambda: not slot.sealer.is_open, 5, "nothing is open")
-            assert not armed.is_set(), "the reply to a seal was lost"
-            assert bench.sealed() == {0: whole, 1: whole}, "and none is sealed twice"
-    assert bench.sealed() == {0: whole, 1: whole}
-    files = [segment.file for segment in bench.segments()]
-    assert len(files) == len(set(files))
-
-
-# ---- registering
 
 
 @pytest.mark.parametrize("ends_again", [False, True])
 def test_consumer_unaware_of_its_second_registration_is_not_fenced_by_itself(world: World, ends_again: bool) -> None:
     armed = ThreadRuntime().event()
-    fronts = Fronts(lambda store: LosingReplies(store, armed, creates(PATHS.ids)))
+    fronts = Fronts(lambda store: UnawareOfRegistering(store, armed))
     one = joins(world, fronts)
     world.stable("g", 1)
 
@@ -127,27 +97,6 @@ def test_consumer_unaware_of_its_second_registration_is_not_fenced_by_itself(wor
     two = world.consumer("g", "c1", {"t": 1})
     eventually(lambda: one.error, 10, "another process that takes the name still fences it")
     assert two.error is None
-
-
-class RemovesTheChannel(FrontStore):
-    """Removes the channel, as the collector may, between its making and the first look at it: once."""
-
-    is_done = False
-
-    def children_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Listing | None]:
-        if list(paths) == [PATHS.channel("c1")] and not self.is_done:
-            self.is_done = True
-            self.behind.commit([Delete(PATHS.channel("c1"))])
-        return self.behind.children_many(paths, watch)
-
-
-def test_a_channel_that_is_collected_while_its_consumer_registers_is_made_again(world: World) -> None:
-    fronts = Fronts(RemovesTheChannel)
-    one = joins(world, fronts)
-
-    eventually(lambda: one.error or one.held == BOTH, 10, "it is registered, or has given up")
-
-    assert (one.error, len(fronts), fronts[0].is_done) == (None, 1, True)
 
 
 # ---- the keeper
@@ -185,27 +134,6 @@ def test_lease_is_renewed_after_an_unexpected_answer(world: World) -> None:
     assert one.consumer.member.registrations == 1
 
 
-class SlowSession(FrontStore):
-    """Reports a timeout of 10 s, the default: leases are renewed every 1.7 s."""
-
-    @property
-    def negotiated_timeout_s(self) -> float:
-        return 10.0
-
-
-def test_polling_consumer_with_a_poll_interval_below_lease_renewal_is_not_evicted(world: World) -> None:
-    one = joins(world, SlowSession, max_poll_interval_ms=1000)
-    generation = world.stable("g", 1).generation
-
-    eventually(
-        lambda: world.channel("g", "c1").touched >= 8 or one.consumer.member.registrations > 1, 15, "signs of life"
-    )
-
-    assert one.consumer.member.registrations == 1
-    assert not any(what == "lost" for what, _ in one.events)
-    assert world.state("g").generation == generation
-
-
 # ---- commands that cannot be obeyed yet
 
 
@@ -241,40 +169,16 @@ def test_a_command_that_is_refused_again_and_again_is_not_tried_without_a_pause(
     eventually(lambda: one.held == parts("t", 0), 5, "it has obeyed")
 
 
-def test_offset_parents_removed_by_hand_are_recreated_when_partitions_move(world: World) -> None:
-    log = MemoryLog(100)
-    one = world.consumer("g", "c1", {"t": 1}, log=log)
-    world.stable("g", 1)
-    all_is_committed(world, 100)
-    world.remove(PATHS.offsets_of("t"))
-
-    two = world.consumer("g", "c2", {"t": 1}, log=log)
-
-    world.stable("g", 2, timeout_s=5)
-    eventually(lambda: one.held | two.held == BOTH, 5, "both hold their own")
-    log.end = 200
-    all_is_committed(world, 200)
-    world.delivered_once("t", 2, 200)
-
-
 @pytest.mark.parametrize("folder", [PATHS.history, PATHS.offsets, PATHS.owners])
 def test_folder_removed_by_hand_is_recreated_when_a_member_dies(world: World, folder: str) -> None:
     log = MemoryLog(100)
     one = world.consumer("g", "c1", {"t": 1}, log=log)
-    sessions: list[Store] = []
-
-    def only_once() -> Store:
-        if sessions:
-            raise ZooKeeperUnreachable("no server answers")
-        sessions.append(kazoo_factory(world.zk, SESSION_MS)())
-        return sessions[0]
-
-    world.consumer("g", "c2", {"t": 1}, log=log, opener=only_once)
+    two = world.consumer("g", "c2", {"t": 1}, log=log)
     world.stable("g", 2)
     all_is_committed(world, 100)
     world.remove(folder)
 
-    expire(sessions[0])
+    two.vanish()
 
     eventually(lambda: one.held == BOTH, 10, "the other has all")
     log.end = 200
@@ -284,70 +188,46 @@ def test_folder_removed_by_hand_is_recreated_when_a_member_dies(world: World, fo
 # ---- committing
 
 
-class EndsBeforePublishing(FrontStore):
-    """Once `armed`, the incarnation is ended between a commit and the publication of its offsets."""
-
-    def __init__(self, store: Store, world: World, armed: Event) -> None:
-        super().__init__(store)
-        self._world = world
-        self._armed = armed
-
-    def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
-        if self._armed.is_set() and PATHS.offset("u", 0) in paths:
-            self._armed.clear()
-            self._world.remove(PATHS.id("c1"))
-            eventually(lambda: self._world.channel("g", "c1").ended, 10, "the coordinator has ended it")
-        return self.behind.get_many(paths, watch)
-
-
-def test_commit_succeeds_when_the_incarnation_ends_before_offsets_are_published(world: World) -> None:
-    armed, opener = ThreadRuntime().event(), kazoo_factory(world.zk, SESSION_MS)
+def test_commit_succeeds_when_the_incarnation_ends_before_offsets_are_published(
+    world: World, polled: Callable[..., HandPolled]
+) -> None:
     world.topic("u", 1)
-    config = ConsumerConfig(zk=world.zk, group="g", consumer="c1", session_timeout_ms=SESSION_MS, offsets_interval_ms=1)
+    fronts, opener = Fronts(Reads), kazoo_factory(world.zk, SESSION_MS)
+    one = polled("c1", MemoryLog(50), ("u",), lambda: fronts(opener()), offsets_interval_ms=1)
+    one.has(50)
 
-    def opened() -> Store:
-        return EndsBeforePublishing(opener(), world, armed)
+    def ends() -> None:
+        world.remove(PATHS.id("c1"))
+        eventually(lambda: world.channel("g", "c1").ended, 10, "the coordinator has ended it")
 
-    with closing(Consumer(config, Subscription({"u": 1}), None, MemoryLog(50), opened)) as consumer:
-        eventually(lambda: consumer.poll(50), 10, "records come")
-        armed.set()
+    fronts[0].after(PATHS.offset("u", 0), ends)
 
-        consumer.commit()
+    one.consumer.commit()
 
-        assert not armed.is_set()
-        assert OffsetRecord.parse("", world.data(PATHS.offset("u", 0)) or b"").offset == 50
-        eventually(lambda: consumer.poll(10) == {} and consumer.assignment() == parts("u", 0), 10, "it is back")
-        assert world.offsets("g") == dict.fromkeys(parts("u", 0), 50)
-
-
-class FailsOnce(Callbacks):
-    """An application whose revocation callback raises the first time."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def on_partitions_revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        self.calls += 1
-        if self.calls == 1:
-            raise RuntimeError("the application's own trouble")
+    assert world.channel("g", "c1").ended
+    assert OffsetRecord.parse("", world.data(PATHS.offset("u", 0)) or b"").offset == 50
+    eventually(lambda: [one.poll()] and ("lost", parts("u", 0)) in one.events, 10, "it has heard")
+    one.holds(parts("u", 0))
+    assert world.offsets("g") == dict.fromkeys(parts("u", 0), 50)
 
 
-def test_a_stop_whose_callback_raised_is_obeyed_with_the_next_poll(world: World) -> None:
-    config = ConsumerConfig(zk=world.zk, group="g", consumer="c1", session_timeout_ms=4000)
-    callbacks = FailsOnce()
-    with Consumer(config, Subscription({"t": 1}), callbacks, MemoryLog()) as consumer:
-        eventually(lambda: consumer.poll(20) == {} and consumer.assignment() == BOTH, 10, "it holds all")
-        other = world.consumer("g", "c2", {"t": 1})
+def test_a_stop_whose_callback_raised_is_obeyed_with_the_next_poll(
+    world: World, polled: Callable[..., HandPolled]
+) -> None:
+    one = polled("c1", MemoryLog())
+    one.holds(BOTH)
 
-        def raises() -> bool:
-            try:
-                return bool(consumer.poll(20))
-            except RuntimeError:
-                return True
+    def fails_once() -> None:
+        one.revokes = None
+        raise RuntimeError("the application's own trouble")
 
-        eventually(raises, 10, "the callback raises out of poll")
-        assert consumer.member.wake.is_set(), "its next poll looks at the channel, though no watch fires"
+    one.revokes = fails_once
+    other = world.consumer("g", "c2", {"t": 1})
 
-        consumer.poll()
-        assert (callbacks.calls, consumer.assignment()) == (2, frozenset())
-        eventually(lambda: consumer.poll(20) == {} and other.held == parts("t", 1), 10, "both have their share")
+    with pytest.raises(RuntimeError):
+        eventually(lambda: one.poll() is None, 10, "the callback raises out of poll")
+    assert one.consumer.member.wake.is_set(), "its next poll looks at the channel, though no watch fires"
+
+    one.consumer.poll()
+    assert (one.events[1:], one.consumer.assignment()) == ([("revoked", BOTH)] * 2, frozenset())
+    eventually(lambda: one.poll() == {} and other.held == parts("t", 1), 10, "both have their share")

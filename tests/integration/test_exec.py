@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import shlex
@@ -15,9 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from consumer.cli import main
 from consumer.cli.output import Child, ChildFailed, ChildProcessor
 from consumer.fetching.record_buffer import Record
 from consumer.logs.embedded.producer import Producer, TopicsInStore
@@ -237,25 +234,3 @@ def test_command_does_not_inherit_the_consumers_credentials(monkeypatch: pytest.
 
     assert fields.strings("found") == ("OTHER",)
     child.close()
-
-
-@pytest.mark.parametrize(
-    ("options", "code", "reason"),
-    [
-        (["--exec", "cat"], 2, "--exec needs a consistent region, which keeps its state: add --region NAME"),
-        (["--region", "r", "--exec", "cat", "--events"], 2, "leave out --events, --max-records and --timeout-ms"),
-        (["--region", "r", "--exec", "no-such-program"], 69, "'no-such-program' cannot be run: No such file"),
-        (["--region", "r", "--exec", "cat 'x"], 2, "cannot be split into words"),
-        (["--region", "r", "--exec", " "], 2, "--exec needs a command"),
-    ],
-)
-def test_a_wrong_use_of_exec_is_one_sentence(
-    options: list[str], code: int, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # the command sets its own
-    arguments = ["run", "--zk", "localhost:1", "--group", "g", "--topics", "t", "--log-dir", str(tmp_path), *options]
-
-    result = CliRunner().invoke(main, arguments)
-
-    assert (result.exit_code, result.output.count("\n")) == (code, 1), result.output
-    assert reason in result.output

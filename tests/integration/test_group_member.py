@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from itertools import pairwise
@@ -18,7 +17,7 @@ from coordinator.zk.lease import LEASE_SHARE
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.paths import GroupPaths
 from tests.support.wait import eventually
-from tests.support.world import SESSION_MS, World, expire
+from tests.support.world import SESSION_MS, World
 
 JOBS = ("compact", "index", "mail", "report", "sync")
 
@@ -28,44 +27,37 @@ def divide(protocol: str, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
     return {name: json.dumps(JOBS[place :: len(names)]).encode() for place, name in enumerate(names)}
 
 
-class Log:
-    """Callbacks of all members, in order: (member, callback, state)."""
-
-    def __init__(self) -> None:
-        self.lines: list[tuple[str, str, bytes]] = []
-        self._lock = threading.Lock()
-        self._times: list[float] = []
-
-    def add(self, member: str, what: str, state: bytes = b"") -> None:
-        with self._lock:
-            self.lines.append((member, what, state))
-            self._times.append(ThreadRuntime().monotonic())
-
-    def times(self, member: str, what: str) -> list[float]:
-        with self._lock:
-            return [at for at, line in zip(self._times, self.lines, strict=True) if line[:2] == (member, what)]
+Calls = list[tuple[str, str, float]]
+"""The callbacks of all members, in order: member, callback, when."""
 
 
 class Worker:
     """A member whose thread polls until it is stopped; it works on its jobs between polls, while it may."""
 
-    def __init__(self, world: World, name: str, log: Log, assign: Any = divide, **options: Any) -> None:
+    def __init__(self, world: World, name: str, calls: Calls, assign: Any = divide, **options: Any) -> None:
         options.setdefault("session_timeout_ms", SESSION_MS)
         self.name = name
-        self.log = log
+        self.calls = calls
         self.error: BaseException | None = None
         self.failures: list[AssignmentFailed] = []
         self.is_stuck = ThreadRuntime().event()
         self.worked: list[tuple[float, float, str]] = []
         self.member = GroupMember(
             world.zk, "jobs", "named-jobs", {"even": b"{}"}, assign, member=name,
-            on_assigned=lambda given: log.add(name, "assigned", given.state),
-            on_revoked=lambda: log.add(name, "revoked"),
-            on_lost=lambda: log.add(name, "lost"),
+            on_assigned=lambda given: self._called("assigned"),
+            on_revoked=lambda: self._called("revoked"),
+            on_lost=lambda: self._called("lost"),
             **options,
         )  # fmt: skip
         self._stop = ThreadRuntime().event()
         self.thread = ThreadRuntime().spawn(self._run, f"work-{name}")
+
+    def _called(self, what: str) -> None:
+        self.calls.append((self.name, what, ThreadRuntime().monotonic()))
+
+    def times(self, what: str) -> list[float]:
+        """When a callback of its name was called."""
+        return [at for name, called, at in self.calls.copy() if (name, called) == (self.name, what)]
 
     def _run(self) -> None:
         try:
@@ -109,11 +101,11 @@ class Work:
     def __init__(self, world: World) -> None:
         self.coordinator = world.coordinator()
         self._world = world
-        self._log = Log()
+        self._calls: Calls = []
         self._made: list[Worker] = []
 
     def __call__(self, name: str, **options: Any) -> Worker:
-        self._made.append(Worker(self._world, name, self._log, **options))
+        self._made.append(Worker(self._world, name, self._calls, **options))
         return self._made[-1]
 
     def alone(self, **options: Any) -> Worker:
@@ -157,13 +149,12 @@ def nowhere_twice(*workers: Worker) -> None:
 
 def test_jobs_are_divided_and_revoked_from_every_member_before_any_is_assigned(world: World, work: Work) -> None:
     one = work.alone()
-    log = one.log
 
     two = work("w2")
 
     eventually(lambda: divided(one, two) and two.jobs, 10, "both have jobs")
-    eventually(lambda: log.times("w2", "assigned"), 5, "w2 has been called back")
-    calls = [(name, what) for name, what, _ in log.lines]
+    eventually(lambda: two.times("assigned"), 5, "w2 has been called back")
+    calls = [(name, what) for name, what, _ in one.calls]
     assert calls.index(("w1", "revoked")) < calls.index(("w2", "assigned"))
     nowhere_twice(one, two)
     state = world.state("jobs")
@@ -171,33 +162,20 @@ def test_jobs_are_divided_and_revoked_from_every_member_before_any_is_assigned(w
     assert world.stable("jobs", 2).strategy == "even"
 
 
-def test_jobs_of_a_lost_member_start_elsewhere_after_its_lease_expired(work: Work) -> None:
-    one, two = work.pair()
-    store = one.member._member.store
-    assert store is not None
-
-    one.is_stuck.set()
-    expire(store)
-    eventually(lambda: divided(two), 15, "w2 has all jobs")
-
-    assert not one.member.may_run
-    nowhere_twice(one, two)
-
-
 def test_jobs_of_a_member_that_stops_polling_start_elsewhere_after_its_lease(work: Work) -> None:
     """It leaves by itself, and revokes nothing: a piece of work may be under way in any of its threads."""
     one, two = work.pair(max_poll_interval_ms=1000)
-    before = one.log.times("w1", "assigned")
+    before = one.times("assigned")
 
     two.vanish()
     eventually(lambda: not two.member.may_run, 10, "w2 may not run its jobs any more", pause_s=0.001)
     over = ThreadRuntime().monotonic()
     eventually(lambda: divided(one), 15, "w1 has all jobs")
 
-    again = [at for at in one.log.times("w1", "assigned") if at not in before]
+    again = [at for at in one.times("assigned") if at not in before]
     lease_s = SESSION_MS / 1000 * LEASE_SHARE
     assert min(again) - over > lease_s / 2, "it waits for a lease from when the coordinator saw that w2 had left"
-    assert two.log.times("w2", "revoked") == []
+    assert two.times("revoked") == []
     nowhere_twice(one, two)
 
 
@@ -208,7 +186,7 @@ def test_member_closed_after_it_has_left_reports_its_jobs_as_lost(work: Work) ->
 
     one.close()
 
-    assert one.log.times("w1", "lost") and one.member.assignment is None
+    assert one.times("lost") and one.member.assignment is None
 
 
 def test_enforced_rebalance_assigns_again_without_a_change(world: World, work: Work) -> None:
@@ -220,21 +198,6 @@ def test_enforced_rebalance_assigns_again_without_a_change(world: World, work: W
     after = world.stable("jobs", 1, above=before.generation)
     assert after.client is not None and before.client is not None and after.client.ask > before.client.ask
     eventually(lambda: divided(one), 10, "w1 has all jobs again")
-
-
-def test_an_option_that_a_group_member_cannot_serve_is_refused_in_words() -> None:
-    with pytest.raises(UsageError, match="a GroupMember has no metrics_port: leave it out"):
-        GroupMember("localhost:1", "jobs", "named-jobs", {"even": b""}, divide, metrics_port=9100)
-
-
-def test_process_that_takes_over_a_name_starts_after_the_older_lease_expired(work: Work) -> None:
-    one, two = work.pair()
-
-    again = work("w1")
-
-    eventually(lambda: divided(again, two) and again.jobs, 15, "the new w1 has jobs")
-    nowhere_twice(one, two, again)
-    assert one.jobs == ()
 
 
 def test_a_leader_that_raises_leaves_the_group_as_it_was(world: World, work: Work) -> None:
@@ -280,21 +243,30 @@ def test_a_consumer_cannot_join_a_group_of_another_protocol_type(world: World, w
     eventually(lambda: isinstance(other.error, InconsistentGroupProtocol), 10, "the consumer is refused")
 
 
-def test_protocol_type_consumer_is_refused_in_words() -> None:
-    with pytest.raises(UsageError, match="use Consumer"):
-        GroupMember("localhost:1", "g", "consumer", {"range": b""}, divide)
+@pytest.mark.parametrize(
+    ("protocol_type", "options", "words"),
+    [
+        ("consumer", {}, "use Consumer"),
+        ("named-jobs", {"metrics_port": 9100}, "a GroupMember has no metrics_port: leave it out"),
+    ],
+)
+def test_what_a_group_member_cannot_serve_is_refused_in_words(
+    protocol_type: str, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        GroupMember("localhost:1", "jobs", protocol_type, {"even": b""}, divide, **options)
 
 
 def test_next_coordinator_continues_the_groups_generation(world: World, work: Work) -> None:
     one, _ = work.pair()
     generation = world.stable("jobs", 2).generation
-    lines = len(one.log.lines)
+    before = one.calls.copy()
 
     world.stop_coordinator(work.coordinator)
     world.elected(world.coordinator("b"), above=1)
 
     assert world.stable("jobs", 2).generation == generation
-    assert one.log.lines[lines:] == [], "no member stops for a failover"
+    assert one.calls == before, "no member stops for a failover"
     assert world.names(GroupPaths("jobs").owners) == []
 
 

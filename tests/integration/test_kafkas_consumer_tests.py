@@ -7,15 +7,14 @@ harness (`tests/support/events.py`) each time that anything is looked at.
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable
 
 import pytest
 
-from coordinator.zk.znodes.paths import COORDINATOR
-from coordinator.zk.znodes.records import CoordinatorRecord
 from tests.support.event_group import PARTITIONS, SOME, EventGroup
-from tests.support.events import DEAD
-from tests.support.wait import eventually, within
-from tests.support.world import World, parts
+from tests.support.events import DEAD, ConsumerEvents
+from tests.support.wait import within
+from tests.support.world import parts
 
 NAMES = ("c1", "c2", "c3")
 SESSION_S = 1.5
@@ -43,9 +42,7 @@ def test_consumer_bounce_all_rejoin_and_consume_each_time_without_duplicates(gro
     assert {seen.state for seen in group.events().consumers.values()} == {DEAD}
 
 
-def test_consumer_failure_reassigns_partitions_in_time_and_consumption_continues(
-    group: EventGroup,
-) -> None:
+def test_consumer_failure_reassigns_partitions_in_time_and_consumption_continues(group: EventGroup) -> None:
     group.node("a")
     group.start(NAMES)
     group.joined(NAMES)
@@ -101,10 +98,10 @@ def test_rolling_coordinator_restart_rebalances_no_consumer_and_stops_no_fetchin
     before, generation = group.joined(NAMES), group.world.state("g").generation
 
     for epoch in (1, 2):
-        name = elected(group.world, epoch)
+        name = group.world.elected_node(epoch)
         nodes[name].signal(signal.SIGTERM)
         assert nodes[name].ends() == 0, nodes[name].said()
-        elected(group.world, epoch + 1)
+        group.world.elected_node(epoch + 1)
         nodes[name] = group.node(name)
         group.consumes()
 
@@ -116,28 +113,107 @@ def test_rolling_coordinator_restart_rebalances_no_consumer_and_stops_no_fetchin
     assert sum(events.position.values()) == events.consumed
 
 
-def elected(world: World, epoch: int) -> str:
-    """The node that is elected in `epoch`, once one is."""
+# ---- static members, and changes of strategy (KIP-345; ducktape's static bounces and rolling upgrade)
 
-    def look() -> str | None:
-        data = world.data(COORDINATOR)
-        record = CoordinatorRecord.parse(COORDINATOR, data) if data else None
-        return record.node if record and record.epoch == epoch else None
+LONG = ("--session-timeout-ms", "20000")
+"""So that a restart is well within it on a busy machine."""
 
-    return eventually(look, 10, f"a node is elected in epoch {epoch}") or ""
+
+def static(group: EventGroup, names: Iterable[str], *options: str) -> None:
+    """Start these as static members."""
+    for name in names:
+        group.start([name], "--group-instance-id", name, *LONG, *options)
+
+
+def callbacks(seen: ConsumerEvents) -> tuple[int, int]:
+    return seen.assigned, seen.revoked
 
 
 @pytest.mark.full("members as processes")
-def test_fenced_consumer_prints_the_reason_and_its_shutdown(group: EventGroup) -> None:
-    group.world.coordinator()
-    group.start(["c1"])
-    group.joined(["c1"])
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+@pytest.mark.parametrize("together", [True, False], ids=["all", "rolling"])
+def test_static_member_restart_stops_no_other_and_makes_no_generation(
+    group: EventGroup, strategy: str, together: bool
+) -> None:
+    group.node("a")
+    static(group, NAMES, "--protocols", strategy)
+    before, generation = group.joined(NAMES), group.world.state("g").generation
+    alive = before.consumers["c3"]
+    bounced = [("c1", "c2")] if together else [("c1",), ("c2",)]
 
-    group.start(["c1"], as_file="c1-again")
+    for some in bounced:
+        group.stop(some)
+        static(group, some, "--protocols", strategy)
+        after = group.joined(NAMES)
+        group.consumes(20)
+
+    assert group.world.state("g").generation == generation
+    assert callbacks(after.consumers["c3"]) == callbacks(alive)
+    assert after.owners() == before.owners()
+    events = group.consumes_everything()
+    assert sum(events.position.values()) == events.consumed
+
+
+@pytest.mark.full("members as processes")
+def test_static_members_return_after_a_failover(group: EventGroup) -> None:
+    first = group.node("a")
+    static(group, NAMES)
+    before, generation = group.joined(NAMES), group.world.state("g").generation
+    group.stop(["c1"])
+    first.signal(signal.SIGTERM)
+    assert first.ends() == 0
+    group.node("b")
+    group.world.elected_node(2)
+
+    static(group, ["c1"])
+
+    after = group.joined(NAMES)
+    assert group.world.state("g").generation == generation
+    assert after.owners() == before.owners()
+    assert callbacks(after.consumers["c2"]) == callbacks(before.consumers["c2"])
+
+
+@pytest.mark.full("members as processes")
+def test_second_live_holder_of_a_seat_fences_the_first_without_a_rebalance(group: EventGroup) -> None:
+    group.node("a")
+    static(group, NAMES)
+    before, generation = group.joined(NAMES), group.world.state("g").generation
+
+    group.start(["c1"], "--group-instance-id", "c1", *LONG, as_file="c1-again")
 
     older = group.process("c1")
     assert older.ends() == 1
     assert older.said().splitlines()[-1] == "error: FencedInstanceId: another process has registered as c1"
     assert [event["name"] for event in older.printed()[-2:]] == ["partitions_lost", "shutdown_complete"]
-    group.joined(["c1-again"])
-    group.consumes_everything()
+    group.fenced.add("c1")
+    after = group.joined(["c1-again", "c2", "c3"])
+    assert group.world.state("g").generation == generation
+    assert callbacks(after.consumers["c2"]) == callbacks(before.consumers["c2"])
+
+
+# ---- changing the strategy without downtime
+
+
+@pytest.mark.full("members as processes")
+def test_switch_to_cooperative_sticky_stops_only_partitions_that_move(group: EventGroup) -> None:
+    group.node("a")
+    static(group, NAMES, "--protocols", "range,cooperative-sticky")
+    before = group.joined(NAMES)
+    assert group.world.state("g").strategy == "range"
+
+    for name in NAMES:
+        group.stop([name])
+        static(group, [name], "--protocols", "cooperative-sticky")
+        after = group.joined(NAMES)
+
+    assert group.world.state("g").strategy == "cooperative-sticky"
+    assert after.owners() == before.owners()
+    assert after.consumers["c3"].revoked == before.consumers["c3"].revoked + 1, "by its own stop"
+    group.start(["c4"], "--protocols", "cooperative-sticky", *LONG)
+    last = group.joined([*NAMES, "c4"])
+    moved = last.consumers["c4"].assignment
+    assert 1 <= len(moved) <= 2
+    for name in NAMES:
+        assert last.consumers[name].assignment == after.consumers[name].assignment - moved
+    events = group.consumes_everything()
+    assert sum(events.position.values()) == events.consumed

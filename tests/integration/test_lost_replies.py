@@ -5,20 +5,19 @@ Those of a turn and of a registration are in the `test_points_of_` files.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
 
 from coordinator.service import CoordinatorService
-from coordinator.zk.store import Create
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
-from coordinator.zk.znodes.records import START_FETCHER, EpochRecord, OffsetRecord
+from coordinator.zk.znodes.records import START_FETCHER, STOP_FETCHER, EpochRecord
 from drills.faults.proxy import CREATE, DELETE, SET_DATA, SYNC, op_code
+from tests.support.hand import ManualStage
 from tests.support.memlog import MemoryLog
 from tests.support.multis import both, has_step
-from tests.support.proxy import Loss, Proxy
+from tests.support.proxy import Loss, Match, Proxy
 from tests.support.wait import eventually
 from tests.support.world import PollingConsumer, World, parts
 
@@ -94,195 +93,96 @@ def restarted(one: PollingConsumer, strategy: str) -> list[tuple[str, frozenset[
 # ---- the coordinator's
 
 
-def test_the_reply_to_an_election_is_lost(lossy: Lossy) -> None:
-    loss = lossy.proxy.drop_reply(has_step(CREATE, COORDINATOR))
+OF_A_COORDINATOR = {
+    "election": has_step(CREATE, COORDINATOR),
+    "state": has_step(CREATE, PATHS.state),
+    "stop": has_step(CREATE, PATHS.command_prefix("c1"), b"stop-fetcher"),
+    "end of a dead incarnation": has_step(SET_DATA, PATHS.channel("c2"), b'"ended":"'),
+}
 
+
+@pytest.mark.parametrize(
+    ("commit", "strategy"), [*((commit, "range") for commit in OF_A_COORDINATOR), ("stop", "cooperative-sticky")]
+)
+def test_reply_to_a_commit_of_a_coordinator_is_lost(lossy: Lossy, commit: str, strategy: str) -> None:
+    world, loss = lossy.world, lossy.proxy.drop_reply(OF_A_COORDINATOR[commit])
     service = lossy.coordinator()
-
-    assert lossy.world.elected(service) is service
-    loss.wait()
-    assert EpochRecord.parse("", lossy.world.data(COORDINATOR_EPOCH) or b"").epoch == 1, "it was elected once"
-    lossy.ends_well(lossy.consumer("c1"), generation=1)
-
-
-def test_the_reply_to_the_creation_of_a_groups_state_is_lost(lossy: Lossy) -> None:
-    lossy.coordinator()
-    loss = lossy.proxy.drop_reply(has_step(CREATE, PATHS.state))
-
-    consumer = lossy.consumer("c1")
-
-    loss.wait()
-    lossy.ends_well(consumer, generation=1)
-    assert lossy.world.created_commands("g", "c1") == 1, "the command was not sent twice"
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_the_reply_to_a_stop_that_is_sent_is_lost(lossy: Lossy, strategy: str) -> None:
-    lossy.coordinator()
+    assert world.elected(service) is service
     one = lossy.consumer("c1", protocols=(strategy,))
-    lossy.world.stable("g", 1)
-    loss = lossy.proxy.drop_reply(has_step(CREATE, PATHS.command_prefix("c1"), b"stop-fetcher"))
+    world.stable("g", 1)
 
     two = lossy.consumer("c2", protocols=(strategy,))
-
-    loss.wait()
     lossy.ends_well(one, two, generation=2)
-    sent = {"range": 3, "cooperative-sticky": 2}  # start, stop; and a start, after a stop that was eager
-    assert lossy.world.created_commands("g", "c1") == sent[strategy], "the stop was not sent twice"
     assert one.events == restarted(one, strategy)
+    two.vanish()
 
-
-def test_the_reply_to_the_end_of_a_dead_incarnation_is_lost(lossy: Lossy) -> None:
-    lossy.coordinator()
-    dies, stays = lossy.consumer("c1"), lossy.consumer("c2")
-    before = lossy.world.stable("g", 2)
-    loss = lossy.proxy.drop_reply(has_step(SET_DATA, PATHS.channel("c1"), b'"ended":"'))
-
-    dies.vanish()
-
+    lossy.ends_well(one, generation=3)
     loss.wait()
-    lossy.ends_well(stays, generation=before.generation + 1)
-    assert lossy.world.channel("g", "c1").ended == "its session ended"
+    assert world.channel("g", "c2").ended == "its session ended"
+    sent = {"range": 5, "cooperative-sticky": 3}  # start, stop; and starts, after a stop that was eager
+    assert world.created_commands("g", "c1") == sent[strategy], "no command was sent twice"
+    assert EpochRecord.parse("", world.data(COORDINATOR_EPOCH) or b"").epoch == 1, "it was elected once"
 
 
-def test_the_reply_to_an_eviction_is_lost(lossy: Lossy, second_proxy: Proxy) -> None:
+def test_the_reply_to_an_eviction_is_lost(lossy: Lossy, stage: ManualStage) -> None:
     world = lossy.world
     lossy.coordinator()
-    zk = f"{second_proxy.hosts}/{world.zk.split('/')[1]}"
-    hangs = lossy.consumer("c1", zk=zk, max_poll_interval_ms=1000, session_timeout_ms=3000)
-    stays = lossy.consumer("c2")
-    world.stable("g", 2)
+    stage.puppet("g", "c1", {"t": 1}, lease_ms=2000, max_poll_interval_ms=1000).obey_until(ALL)
     loss = lossy.proxy.drop_reply(has_step(DELETE, PATHS.id("c1")))
-    second_proxy.hold()
+
+    stays = lossy.consumer("c2")
 
     loss.wait()
 
     assert [mark.consumer for mark in world.state("g").marks] == ["c1"]
-    generation = world.stable("g", 1).generation
-    lossy.ends_well(stays, generation=generation)
-    second_proxy.resume()
-    world.stable("g", 2, above=generation)
-    lossy.ends_well(hangs, stays, generation=generation + 1)
+    lossy.ends_well(stays, generation=world.stable("g", 1).generation)
 
 
 # ---- the consumer's
 
 
-def acknowledges(option: str) -> Callable[[bytes], bool]:
+def acknowledges(option: str) -> Match:
     """The multi with which c1 acknowledges a command."""
     owner = has_step(CREATE if option == START_FETCHER else DELETE, PATHS.owners)
     return both(has_step(DELETE, PATHS.command_prefix("c1")), has_step(SET_DATA, PATHS.channel("c1")), owner)
 
 
-stays_unsure = pytest.mark.parametrize("stays_unsure", [False, True])
+OF_A_CONSUMER = {
+    "claim": acknowledges(START_FETCHER),
+    "stop": acknowledges(STOP_FETCHER),
+    "offsets": has_step(SET_DATA, PATHS.channel("c1"), b":100}"),
+    "sign of life": has_step(SET_DATA, PATHS.channel("c1"), b'"touched":'),
+    "leave": has_step(DELETE, PATHS.id("c1")),
+}
+LOST = ("reply", "reply and syncs", "request")
 
 
-@stays_unsure
-def test_the_reply_to_a_claim_is_lost(lossy: Lossy, stays_unsure: bool) -> None:
-    lossy.world.coordinator()
-    loss = lossy.proxy.drop_reply(acknowledges("start-fetcher"))
-    syncs = lossy.loses_syncs_after(loss) if stays_unsure else []
+@pytest.mark.parametrize(
+    ("commit", "lost", "strategy"),
+    [
+        *(("claim", lost, "range") for lost in LOST),
+        *(("stop", lost, strategy) for lost in LOST for strategy in STRATEGIES),
+        *(("offsets", lost, "range") for lost in LOST[:2]),
+        *((commit, "reply", "range") for commit in ("sign of life", "leave")),
+    ],
+)
+def test_a_commit_of_a_consumer_is_lost_or_its_reply(lossy: Lossy, commit: str, lost: str, strategy: str) -> None:
+    world, proxy, match = lossy.world, lossy.proxy, OF_A_CONSUMER[commit]
+    world.coordinator()
+    loss = proxy.drop_request(match) if lost == "request" else proxy.drop_reply(match)
+    syncs = lossy.loses_syncs_after(loss) if lost == "reply and syncs" else []
 
-    consumer = lossy.at_risk()
-
-    for lost in (loss, *syncs):
-        lost.wait()
-    lossy.ends_well(consumer, generation=1)
-    assert consumer.events == [("assigned", ALL)]
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@stays_unsure
-def test_the_reply_to_the_acknowledgement_of_a_stop_is_lost(lossy: Lossy, stays_unsure: bool, strategy: str) -> None:
-    lossy.world.coordinator()
-    one = lossy.at_risk(protocols=(strategy,))
-    lossy.world.stable("g", 1)
-    loss = lossy.proxy.drop_reply(acknowledges("stop-fetcher"))
-    syncs = lossy.loses_syncs_after(loss) if stays_unsure else []
-
+    one = lossy.at_risk(protocols=(strategy,), **({"max_poll_interval_ms": 1000} if commit == "sign of life" else {}))
+    eventually(lambda: len(one.records) == 400, 15, "all is read")
+    if commit == "sign of life":
+        loss.wait()
     two = lossy.consumer("c2", protocols=(strategy,))
-
-    for lost in (loss, *syncs):
-        lost.wait()
     lossy.ends_well(one, two, generation=2)
     assert one.events == restarted(one, strategy), "no fetcher starts in between"
+    one.close()
 
-
-@stays_unsure
-def test_the_reply_to_a_commit_of_offsets_is_lost(lossy: Lossy, stays_unsure: bool) -> None:
-    lossy.world.coordinator()
-    lossy.log.end = 0
-    one = lossy.at_risk()
-    lossy.world.stable("g", 1)
-    loss = lossy.proxy.drop_reply(has_step(SET_DATA, PATHS.channel("c1"), b":80}"))
-    syncs = lossy.loses_syncs_after(loss) if stays_unsure else []
-
-    lossy.log.end = 80
-
-    for lost in (loss, *syncs):
-        lost.wait()
-    lossy.ends_well(one, lossy.consumer("c2"), generation=2)
-
-
-def test_the_reply_to_a_sign_of_life_is_lost(lossy: Lossy) -> None:
-    lossy.world.coordinator()
-    one = lossy.at_risk(max_poll_interval_ms=1000)
-    lossy.world.stable("g", 1)
-    eventually(lambda: len(one.records) == 400, 10, "all is read")
-
-    lossy.proxy.drop_reply(has_step(SET_DATA, PATHS.channel("c1"), b'"touched":')).wait()
-
-    lossy.ends_well(one, generation=1)
-
-
-def test_the_reply_to_a_leave_is_lost(lossy: Lossy) -> None:
-    lossy.world.coordinator()
-    leaver, stays = lossy.at_risk(), lossy.consumer("c2")
-    before = lossy.world.stable("g", 2)
-    eventually(lambda: len(leaver.records) + len(stays.records) == 400, 10, "all is read")
-    loss = lossy.proxy.drop_reply(has_step(DELETE, PATHS.id("c1")))
-
-    leaver.close()
-
-    loss.wait()
-    lossy.ends_well(stays, generation=before.generation + 1)
-    channel = lossy.world.channel("g", "c1")
+    lossy.ends_well(two, generation=3)
+    for each in (loss, *syncs):
+        each.wait()
+    channel = world.channel("g", "c1")
     assert (channel.ended, dict(channel.running)) == ("left", {})
-    record = OffsetRecord.parse("", lossy.world.data(PATHS.offset("t", 0)) or b"")
-    assert (record.offset, record.generation) == (100, before.generation)
-
-
-# ---- requests that are lost on their way there, and connections
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("option", ["start-fetcher", "stop-fetcher"])
-def test_an_acknowledgement_that_is_lost_on_its_way_is_sent_again(lossy: Lossy, option: str, strategy: str) -> None:
-    lossy.world.coordinator()
-    loss = lossy.proxy.drop_request(acknowledges(option))
-    one = lossy.at_risk(protocols=(strategy,))
-    lossy.world.stable("g", 1)
-
-    two = lossy.consumer("c2", protocols=(strategy,))
-
-    loss.wait()
-    lossy.ends_well(one, two, generation=2)
-
-
-def test_connections_that_are_cut_again_and_again_leave_no_trace(lossy: Lossy) -> None:
-    service, proxy = lossy.coordinator(), lossy.proxy
-    one = lossy.at_risk()
-    lossy.world.stable("g", 1)
-    for number in range(5):
-        links = proxy.connections
-        proxy.cut()
-        lossy.world.store.commit([Create(f"/mark-{number}")])
-        eventually(lambda n=links: proxy.connections >= n, 5, "both are connected again")
-        lossy.log.end += 10
-
-    two = lossy.at_risk("c2")
-
-    lossy.ends_well(one, two, generation=2)
-    assert service.term is not None and service.term.epoch == 1
-    assert (service.problems.count, service.problems.current()) == (0, {})
-    assert one.consumer.position(TopicPartition("t", 0)) == lossy.log.end

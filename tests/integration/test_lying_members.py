@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from coordinator.zk.errors import Refused
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Create, Delete, Operation, SetData
-from coordinator.zk.znodes.json_fields import MAX_COUNT
-from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import START_FETCHER, STOP_FETCHER
-from tests.support.hand import Hand, ManualStage, Puppet
+from tests.support.hand import ManualStage
 from tests.support.liar import Liar
 from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
@@ -40,10 +37,6 @@ def lying(zk: str) -> Iterator[MakeLiar]:
         yield make
 
 
-def said(numbers: range, offset: int) -> dict[TopicPartition, int | None]:
-    return {TopicPartition("t", number): offset for number in numbers}
-
-
 def honest(world: World, **options: Any) -> PollingConsumer:
     return world.consumer("g", "good", {"t": 1}, log=MemoryLog(10), **options)
 
@@ -57,129 +50,45 @@ def until_evicted(bad: Liar, acts: Callable[[], object], timeout_s: float) -> No
     eventually(lambda: [acts()] and bad.is_evicted, timeout_s, "it is evicted")
 
 
-def for_s(seconds: float, acts: Callable[[], object]) -> None:
-    """So long this happens all the time."""
-    runtime = ThreadRuntime()
-    end = runtime.monotonic() + seconds
-    eventually(lambda: [acts()] and runtime.monotonic() > end, seconds + 20, f"{seconds:g} s are over")
-
-
 def touches(liar: Liar) -> None:
     """A sign of life: only its commands are late."""
     with suppress(Refused):
         liar.says(touched=liar.channel.touched + 1)
 
 
-def asks_for_a_turn(liar: Liar) -> None:
-    liar.store.commit([SetData(PATHS.id(liar.name), liar.registration.to_bytes())])
-
-
 # ---- what it says it runs
 
 
-class Honest(NamedTuple):
-    """A coordinator and a member that runs the four partitions of `t`, at offset 50."""
-
-    world: World
-    hand: Hand
-    one: Puppet
-
-    def is_ended(self, name: str) -> bool:
-        return self.hand.turn("g") is not None and self.world.channel("g", name).ended is not None
-
-    def goes_on_at_50(self, one: Puppet) -> None:
-        self.hand.settle("g", one)
-        one.read_offsets()
-        assert set(one.fenced.channel.running.values()) == {50}
-
-
-@pytest.fixture
-def beside(world: World, stage: ManualStage) -> Honest:
+@pytest.mark.parametrize("how", ["is evicted", "its name is taken over"])
+def test_eviction_of_a_member_moves_no_offset_and_no_owner_of_another(
+    world: World, stage: ManualStage, lying: MakeLiar, how: str
+) -> None:
     hand = stage.hand()
     stage.topic("t", 4)
     one = stage.puppet("g", "c1", {"t": 1})
     hand.settle("g", one)
     for partition in sorted(one.running):
         one.move(partition, 50)
-    return Honest(world, hand, one)
+    before = world.owners("g")
+    bad = lying(running=dict.fromkeys(ALL, 90), topic_ids={"t": "id-of-t"}, max_poll_interval_ms=300)
 
+    if how == "is evicted":
+        until_evicted(bad, lambda: (hand.turn("g"), one.touch()), 10)
+    else:
+        stage.puppet("g", "bad", {"t": 1})
 
-def test_eviction_of_a_member_moves_no_offset_and_no_owner_of_another(beside: Honest, lying: MakeLiar) -> None:
-    before = beside.world.owners("g")
-    bad = lying(running=said(range(4), 90), topic_ids={"t": "id-of-t"}, max_poll_interval_ms=300)
-
-    until_evicted(bad, lambda: (beside.hand.turn("g"), beside.one.touch()), 10)
-
-    assert beside.world.owners("g") == before
-    assert set(beside.world.offsets("g").values()) == {50}
-
-
-def test_session_end_of_a_member_moves_no_offset_of_what_another_runs(beside: Honest, lying: MakeLiar) -> None:
-    bad = lying(running=said(range(4), 90), topic_ids={"t": "id-of-t"})
-    beside.hand.turn("g")  # what one is to stop, it runs still
-
-    bad.close()
-
-    eventually(lambda: beside.is_ended("bad"), 40, "it is ended")
-    beside.goes_on_at_50(beside.one)
-
-
-def test_process_that_takes_a_name_over_writes_no_offset_of_what_another_owns(
-    beside: Honest, stage: ManualStage, lying: MakeLiar
-) -> None:
-    before = beside.world.owners("g")
-    lying(running=said(range(4), 90), topic_ids={"t": "id-of-t"})
-
-    stage.puppet("g", "bad", {"t": 1})
-
-    assert beside.world.owners("g") == before
-    assert set(beside.world.offsets("g").values()) == {50}
-
-
-def test_progress_of_a_member_whose_partition_moves_is_kept_when_its_session_ends(
-    beside: Honest, stage: ManualStage
-) -> None:
-    """The target names another member already."""
-    two = stage.puppet("g", "c2", {"t": 1})
-    beside.hand.turn("g")
-    assert beside.one.running - beside.world.state("g").target["c1"].partitions
-
-    beside.one.close()
-
-    eventually(lambda: beside.is_ended("c1"), 40, "it is ended")
-    beside.goes_on_at_50(two)
-    assert two.running == ALL
-
-
-# ---- what it says of numbers
-
-
-@pytest.mark.parametrize("number", [10**6, MAX_COUNT, MAX_COUNT + 1, 2**63 - 1, 2**63])
-def test_generation_in_a_channel_delays_nobody_and_raises_nothing(served: World, lying: MakeLiar, number: int) -> None:
-    good = honest(served)
-    before = served.stable("g", 1).generation
-    bad = lying(topics={"u": 1})
-
-    bad.says(generation=number, epoch=number)
-    served.more_partitions("t", 5)
-
-    eventually(lambda: good.held == parts("t", 0, 1, 2, 3, 4), 10, "the good member goes on")
-    assert served.state("g").generation <= before + 4
+    assert world.owners("g") == before
+    assert set(world.offsets("g").values()) == {50}
 
 
 # ---- what it does with commands
-
-
-def runs_what_it_is_told(bad: Liar, *, owns: bool) -> bool:
-    """Acknowledge a start with all that it names running, a stop with nothing changed."""
-    return bad.acknowledges(claims=True, owns=owns)
 
 
 DISOBEYS: dict[str, Callable[[Liar], bool]] = {
     "acknowledges without claiming": lambda bad: bad.acknowledges(),
     "removes commands without applying them": lambda bad: bad.acknowledges(is_named=False),
     "refuses what is free": lambda bad: bad.acknowledges(refused=ALL),
-    "keeps what it has stopped": lambda bad: runs_what_it_is_told(bad, owns=True),
+    "keeps what it has stopped": lambda bad: bad.acknowledges(claims=True, owns=True),
 }
 
 
@@ -215,26 +124,6 @@ def test_member_that_carries_out_no_command_is_evicted_by_the_clock(
     has_all(good)
 
 
-def test_starts_whose_free_partitions_a_member_refuses_are_sent_once_a_second(served: World, lying: MakeLiar) -> None:
-    """Another session may have made the owner znodes, and removed them again: it is kept for its poll interval."""
-    bad = lying()
-
-    for_s(10, lambda: bad.acknowledges(refused=ALL))
-
-    assert not bad.is_evicted
-    assert 8 <= served.created_commands("g", "bad") <= 14
-
-
-def test_member_that_refuses_free_partitions_for_its_poll_interval_is_evicted(served: World, lying: MakeLiar) -> None:
-    bad = lying(max_poll_interval_ms=5000)
-    good = honest(served)
-
-    until_evicted(bad, lambda: bad.acknowledges(refused=ALL), 8)
-
-    assert "evicted: it carried out no command" in (bad.channel.ended or "")
-    has_all(good, 8)
-
-
 @pytest.mark.parametrize("limit_ms", [3000, 15000])
 def test_unacknowledged_start_evicts_within_a_second_of_the_limit(
     served: World, lying: MakeLiar, limit_ms: int
@@ -248,39 +137,6 @@ def test_unacknowledged_start_evicts_within_a_second_of_the_limit(
 
     assert limit_ms / 1000 - 0.2 <= runtime.monotonic() - began <= limit_ms / 1000 + 1
     assert "carried out no command" in (bad.channel.ended or "")
-
-
-def test_acknowledgement_alone_does_not_stop_the_eviction_clock(served: World, lying: MakeLiar) -> None:
-    runtime = ThreadRuntime()
-    bad = lying(max_poll_interval_ms=3000)
-    eventually(lambda: bad.acknowledges(), 5, "it has removed a start")
-    began = runtime.monotonic()
-
-    eventually(lambda: bad.is_evicted, 8, "it is evicted")
-
-    assert runtime.monotonic() - began <= 4
-    assert "carried out no command" in (bad.channel.ended or "")
-
-
-def test_generations_for_owners_that_a_member_loses_again_come_every_two_seconds(
-    served: World, lying: MakeLiar
-) -> None:
-    bad = lying()
-
-    def removes_its_owners() -> None:
-        stops = any(command.option == STOP_FETCHER for command in bad.commands().values())
-        with suppress(Refused):
-            if bad.acknowledges(claims=True, owns=True, **({"running": {}} if stops else {})):
-                asks_for_a_turn(bad)
-            owned = [PATHS.owner("t", int(number)) for number in served.names(PATHS.owners_of("t"))]
-            if len(owned) == 4 and served.state("g").state == "Stable":
-                bad.store.commit([Delete(path) for path in owned])
-                asks_for_a_turn(bad)
-
-    for_s(20, removes_its_owners)
-
-    assert not bad.is_evicted
-    assert 3 <= served.state("g").generation <= 12
 
 
 # ---- what it says of its lease
@@ -299,24 +155,20 @@ def test_member_with_a_longer_lease_than_any_session_is_refused_and_nothing_wait
     assert served.state("g").marks == ()
 
 
-def raised(data: bytes) -> list[Operation]:
-    return [SetData(PATHS.id("bad"), data)]
+LONGER: dict[str, Callable[[bytes], list[Operation]]] = {
+    "raised in place": lambda data: [SetData(PATHS.id("bad"), data)],
+    "registration made again": lambda data: [Delete(PATHS.id("bad")), Create(PATHS.id("bad"), data, ephemeral=True)],
+}
 
 
-def made_again(data: bytes) -> list[Operation]:
-    return [Delete(PATHS.id("bad")), Create(PATHS.id("bad"), data, ephemeral=True)]
-
-
-@pytest.mark.parametrize("longer", [raised, made_again], ids=["raised in place", "registration made again"])
-def test_longer_lease_than_was_registered_is_not_waited_for(
-    served: World, lying: MakeLiar, longer: Callable[[bytes], list[Operation]]
-) -> None:
+@pytest.mark.parametrize("how", LONGER)
+def test_longer_lease_than_was_registered_is_not_waited_for(served: World, lying: MakeLiar, how: str) -> None:
     bad = lying(lease_ms=700)
     eventually(lambda: bad.acknowledges(claims=True, owns=True), 5, "it runs all")
     served.stable("g", 1)
     good = honest(served)
 
-    bad.store.commit(longer(replace(bad.registration, lease_ms=86_400_000).to_bytes()))
+    bad.store.commit(LONGER[how](replace(bad.registration, lease_ms=86_400_000).to_bytes()))
 
     has_all(good, 10)
 
@@ -330,58 +182,6 @@ def test_longer_sessions_are_admitted_where_the_nodes_know_of_them(world: World,
 
     eventually(lambda: bad.acknowledges() or world.state("g").state == "Stable", 5, "it stays")
     assert not bad.is_evicted
-
-
-# ---- honest members beside others, and what a lie leaves behind
-
-
-def obeys(*members: Liar) -> None:
-    """Each obeys its commands, as an honest member."""
-    for each in members:
-        if any(command.option == STOP_FETCHER for command in each.commands().values()):
-            owned = list(each.channel.running)
-            each.acknowledges(running={})
-            each.store.commit([Delete(PATHS.owner(*partition)) for partition in owned])
-        else:
-            each.acknowledges(claims=True, owns=True)
-
-
-@pytest.mark.parametrize("how", ["its start is removed by another", "it was refused by an owner that has gone"])
-def test_member_that_waits_for_a_straggler_is_not_evicted(stage: ManualStage, lying: MakeLiar, how: str) -> None:
-    hand = stage.hand()
-    stage.topic("t", 2)
-    slow = lying("slow", max_poll_interval_ms=60_000)
-
-    def until(is_over: Callable[[], object], what: str) -> None:
-        eventually(lambda: [hand.turn("g"), obeys(slow)] and is_over(), 10, what)
-
-    until(lambda: len(slow.channel.running) == 2 and not slow.commands(), "slow runs both")
-    good = lying("good", max_poll_interval_ms=3000)
-    until(lambda: any(command.option == START_FETCHER for command in good.commands().values()), "a start is sent")
-    if how.startswith("its start"):
-        good.store.commit([Delete(PATHS.command("good", name)) for name in good.commands()])
-    else:
-        good.acknowledges(refused=parts("t", 0))
-    lying("a0", max_poll_interval_ms=60_000)  # its join moves partitions that slow does not give up
-
-    for_s(12, lambda: good.is_evicted or (hand.turn("g"), obeys(good), touches(good)))  # four times its poll interval
-
-    assert not good.is_evicted, good.channel.ended
-
-
-def test_member_that_drops_what_it_runs_is_sent_it_again_once_a_second(served: World, lying: MakeLiar) -> None:
-    bad = lying(max_poll_interval_ms=60_000)
-
-    def drops() -> None:
-        with suppress(Refused):
-            if not bad.acknowledges(claims=True, owns=True) and len(bad.channel.running) == 4:
-                gone = [Delete(PATHS.owner("t", number)) for number in range(4)]
-                bad.store.commit([SetData(bad.path, replace(bad.channel, running={}).to_bytes()), *gone])
-                asks_for_a_turn(bad)
-
-    for_s(10, drops)
-
-    assert 8 <= served.created_commands("g", "bad") <= 14
 
 
 def test_generation_goes_on_after_many_evictions_and_a_lost_state(
@@ -410,15 +210,3 @@ def test_generation_goes_on_after_many_evictions_and_a_lost_state(
 
     assert world.state("g").generation > before > 0
     assert all(len(record.trigger) <= 1000 for record in world.history("g"))
-
-
-def test_eviction_of_a_member_makes_nothing_for_partitions_that_do_not_exist(beside: Honest, lying: MakeLiar) -> None:
-    odd = said(range(100_001, 190_001, 2), 7)
-    bad = lying(running=odd, topic_ids={"t": "id-of-t"}, max_poll_interval_ms=1000)
-
-    until_evicted(bad, lambda: (beside.hand.turn("g"), beside.one.obey()), 10)
-
-    assert bad.channel.running == {}
-    marks = [mark.partitions for mark in beside.world.state("g").marks if mark.consumer == "bad"]
-    assert marks in ([], [frozenset()])
-    assert set(beside.world.names(PATHS.offsets_of("t"))) <= {"0", "1", "2", "3"}

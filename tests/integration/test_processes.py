@@ -1,4 +1,4 @@
-"""Nodes and consumers as processes: what SIGTERM, SIGKILL, SIGSTOP and a ZooKeeper that goes away do to them."""
+"""Nodes and consumers as processes: what signals do to them, what one still does whose name was taken, and refusals."""
 
 from __future__ import annotations
 
@@ -6,77 +6,36 @@ import json
 import re
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from consumer.config import ConsumerConfig, Subscription
+from consumer.consumer import Consumer
+from consumer.errors import CommitFailed, FencedInstanceId, GroupMaxSizeReached
 from consumer.logs.embedded.producer import Producer
-from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
-from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GROUPS, GroupPaths
-from coordinator.zk.znodes.records import CoordinatorRecord, EpochRecord
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.segments import SegmentsRecord
 from tests.support.cli import run_json, run_ok
-from tests.support.clients import fresh_chroot
-from tests.support.hand import ManualStage
+from tests.support.hand_polled import HandPolled
 from tests.support.memlog import MemoryLog
 from tests.support.processes import ProjectProcess, consumer_process, node_process
-from tests.support.wait import Waiting, eventually, within
-from tests.support.world import World, a_world, parts
-
-pytestmark = pytest.mark.real_zookeeper("processes")
+from tests.support.proxy import Proxy
+from tests.support.wait import eventually
+from tests.support.world import World, parts
+from tests.unit.test_zk_paths import section
 
 PATHS = GroupPaths("g")
-ALL = parts("t", 0, 1, 2, 3)
 
 
-def elected(world: World, epoch: int, timeout_s: float = 20.0, wait: Waiting = eventually) -> str:
-    """The node that is elected in `epoch`, once one is."""
-
-    def look() -> str | None:
-        data = world.data(COORDINATOR)
-        record = CoordinatorRecord.parse(COORDINATOR, data) if data else None
-        return record.node if record and record.epoch == epoch else None
-
-    return wait(look, timeout_s, f"a node is elected in epoch {epoch}") or ""
-
-
-def three_nodes(world: World, processes: ExitStack, folder: Path) -> dict[str, ProjectProcess]:
-    return {name: processes.enter_context(node_process(folder, world.zk, name)) for name in ("a", "b", "c")}
-
-
-@pytest.mark.full("processes, beside the same in virtual time")
-def test_next_of_three_nodes_is_elected_after_sigterm_and_sigkill(
-    world: World, processes: ExitStack, tmp_path: Path
-) -> None:
-    nodes = three_nodes(world, processes, tmp_path)
-    first = elected(world, 1)
-    world.topic("t", 4)
-    log = MemoryLog(end=100)
-    consumer = world.consumer("g", "c1", {"t": 1}, log=log)
-    before = world.stable("g", 1)
-
-    nodes[first].signal(signal.SIGTERM)
-    second = elected(world, 2, timeout_s=5, wait=within)
-    assert nodes[first].ends() == 0, nodes[first].said()
-    nodes[second].kill()
-    third = elected(world, 3, timeout_s=5, wait=within)
-
-    assert {first, second, third} == {"a", "b", "c"}
-    world.more_partitions("t", 5)
-    after = world.stable("g", 1, above=before.generation)
-    assert (after.epoch, after.generation) == (3, before.generation + 1), "a failover alone is no reason to rebalance"
-    eventually(lambda: len(consumer.records) == 500, 10, "all is read")
-    world.delivered_once("t", 5, 100)
-    for process in nodes.values():
-        assert "Traceback" not in process.said()
-
-
+@pytest.mark.real_zookeeper("processes")
 def test_status_shows_the_nodes_on_standby_as_long_as_they_run(
     world: World, processes: ExitStack, tmp_path: Path
 ) -> None:
-    nodes = three_nodes(world, processes, tmp_path)
-    first = elected(world, 1)
+    nodes = {name: processes.enter_context(node_process(tmp_path, world.zk, name)) for name in ("a", "b", "c")}
+    first = world.elected_node(1)
 
     def standby() -> list[str]:
         return [node["node"] for node in run_json(world.zk, "status")["standby"]]
@@ -87,80 +46,8 @@ def test_status_shows_the_nodes_on_standby_as_long_as_they_run(
     nodes[others[0]].signal(signal.SIGTERM)
     eventually(lambda: standby() == others[1:], 10, "a node that has ended is listed no more")
     nodes[first].kill()
-    assert elected(world, 2) == others[1]
+    assert world.elected_node(2) == others[1]
     eventually(lambda: standby() == [], 20, "neither the elected node nor the killed one is on standby")
-
-
-@pytest.mark.full("processes, beside the same in virtual time")
-def test_node_beside_hostile_patterns_ends_on_sigterm_and_serves_other_groups(
-    world: World, stage: ManualStage, processes: ExitStack, tmp_path: Path
-) -> None:
-    """Python's `re` took minutes for one name, or gigabytes, and the process ignored signals meanwhile."""
-    hostile = ["(?#[)(.+)+1(?#])", "(?x)(.+#)\n)+1", "(){1000000000}t", "(a?){500}a{400}", "((a?){30}){30}b", "(a+)+b"]
-    world.topic("t", 4)
-    for number in range(50):
-        world.topic(f"{'a' * 240}-{number}", 1)
-    for number, pattern in enumerate(hostile):
-        stage.puppet("hostile", f"m{number}", {pattern: 1}, "white_list")
-
-    node = processes.enter_context(node_process(tmp_path, world.zk, "a"))
-    elected(world, 1)
-    good = world.consumer("g", "c1", {"t": 1}, log=MemoryLog(end=100))
-    world.stable("g", 1)
-    eventually(lambda: {"m0", "m1"} <= world.state("hostile").left_out.keys(), 10, "a turn has met all of them")
-
-    eventually(lambda: len(good.records) == 400, 10, "the other group reads")
-    node.signal(signal.SIGTERM)
-    assert node.ends(10) == 0, node.said()
-
-
-def mzxid(world: World, path: str) -> int:
-    node = world.store.get(path)
-    assert node is not None
-    return node.stat.mzxid
-
-
-def written_by_epoch(world: World, path: str, epoch: int) -> Iterator[tuple[str, int]]:
-    """Every znode from `path` down that carries `epoch`, but for channels, which their consumers write: its mzxid."""
-    node = world.store.get(path)
-    if node is not None and f'"epoch":{epoch},'.encode() in node.data and "/channel/" not in path.rpartition("/")[0]:
-        yield path, node.stat.mzxid
-    if node is not None and f'"epoch":{epoch},'.encode() in node.data and "/command-" in path:
-        yield path, node.stat.mzxid
-    for name in world.names(path):
-        yield from written_by_epoch(world, f"{path}/{name}", epoch)
-
-
-@pytest.mark.full("processes, beside the same in virtual time")
-def test_paused_coordinator_writes_nothing_after_the_next_one_is_elected(
-    world: World, processes: ExitStack, tmp_path: Path
-) -> None:
-    options = ("--sweep-interval-ms", "100")
-    first = processes.enter_context(node_process(tmp_path, world.zk, "first", 1000, *options))
-    assert elected(world, 1) == "first"
-    world.topic("t", 4)
-    log = MemoryLog(end=100)
-    consumers = [world.consumer("g", name, {"t": 1}, log=log) for name in ("c1", "c2")]
-    before = world.stable("g", 2)
-    processes.enter_context(node_process(tmp_path, world.zk, "second", 1000))
-
-    first.pause()
-    consumers.append(world.consumer("g", "c3", {"t": 1}, log=log))  # work for it, as soon as it wakes up
-    elected(world, 2)
-    bumped_at = mzxid(world, COORDINATOR_EPOCH)
-    first.resume()
-    eventually(lambda: "resigned" in first.said(), 10, "the first one has noticed")
-    after = world.stable("g", 3, above=before.generation)
-
-    late = [(path, at) for path, at in written_by_epoch(world, GROUPS, 1) if at > bumped_at]
-    assert late == []
-    assert [path for path, at in written_by_epoch(world, GROUPS, 1)] != [], "the first one's history is still there"
-    assert after.epoch == 2
-    log.end = 200
-    eventually(lambda: sum(len(c.records) for c in consumers) == 800, 10, "all is read")
-    world.delivered_once("t", 4, 200)
-    assert EpochRecord.parse("", world.data(COORDINATOR_EPOCH) or b"").epoch == 2
-    assert elected(world, 2) == "second"
 
 
 # ---- consumers
@@ -183,6 +70,7 @@ def all_printed(end: int, *consumers: ProjectProcess) -> None:
     eventually(lambda: set(offsets(*consumers)) == wanted, 20, f"all records up to {end} are printed")
 
 
+@pytest.mark.real_zookeeper("processes")
 def test_consumers_that_are_terminated_killed_paused_and_fenced_lose_nothing(
     world: World, processes: ExitStack, tmp_path: Path
 ) -> None:
@@ -236,43 +124,12 @@ def test_consumers_that_are_terminated_killed_paused_and_fenced_lose_nothing(
     assert all("Traceback" not in consumer.said() for consumer in everybody)
 
 
-# ---- ZooKeeper itself
-
-
-@pytest.mark.full("processes, beside the same in virtual time")
-def test_consumers_pause_while_zookeeper_is_unavailable_and_resume_afterwards(
-    tmp_path: Path,
-) -> None:
-    config = EnsembleConfig(servers=1, tick_ms=200, durable=False)
-    with Ensemble(tmp_path / "zookeeper", config) as ensemble, a_world(fresh_chroot(ensemble.hosts)) as world:
-        service = world.coordinator(session_timeout_ms=6000)
-        world.topic("t", 4)
-        log = MemoryLog(end=100)
-        consumers = [world.consumer("g", name, {"t": 1}, log=log, session_timeout_ms=3000) for name in ("c1", "c2")]
-        world.stable("g", 2)
-        eventually(lambda: sum(len(c.records) for c in consumers) == 400, 10, "all is read")
-        (server,) = ensemble.servers
-
-        server.kill()
-        eventually(lambda: not any(c.consumer.member.may_fetch for c in consumers), 5, "their leases lapse")
-        log.end = 200
-        read_while_away = sum(len(c.polled) for c in consumers)
-        server.start()
-        ensemble.wait_healthy()
-
-        eventually(lambda: sum(len(c.records) for c in consumers) == 800, 20, "all is read")
-        assert read_while_away == 400, "nothing is read without a lease"
-        world.stable("g", 2)
-        world.delivered_once("t", 4, 200)
-        assert [c.error for c in consumers] == [None, None]
-        assert service.term is not None
-
-
+@pytest.mark.real_zookeeper("processes")
 def test_a_consumer_ends_by_itself_after_so_many_records_or_so_long_without_one(
     world: World, processes: ExitStack, tmp_path: Path
 ) -> None:
     processes.enter_context(node_process(tmp_path, world.zk, "a"))
-    elected(world, 1)
+    world.elected_node(1)
     topic = world.topic("t", 2)
     with Producer(tmp_path / "log", {"t": topic}) as producer:
         for number in range(10):
@@ -290,3 +147,98 @@ def test_a_consumer_ends_by_itself_after_so_many_records_or_so_long_without_one(
     with some:
         assert some.ends(60) == 0, some.said()
     assert len(some.out.read_text().splitlines()) == 3 == sum(world.offsets("h").values())
+
+
+# ---- names that are taken over, refusals, and what no consumer reads
+
+
+def owner_czxid(world: World) -> int:
+    node = world.store.get(PATHS.owner("t", 0))
+    assert node is not None
+    return node.stat.czxid
+
+
+def test_process_whose_name_was_taken_delivers_until_its_lease_ends(zookeeper_proxy: Proxy, world: World) -> None:
+    assert "**Until then it may still deliver**" in section("Take-over of a name")
+    world.coordinator()
+    world.topic("t", 2)
+    log = MemoryLog(end=1_000_000)
+    through = f"{zookeeper_proxy.hosts}/{world.zk.split('/')[1]}"
+    config = ConsumerConfig(through, "g", "c1", session_timeout_ms=9000, max_poll_records=1)
+    old = Consumer(config, Subscription({"t": 1}), source=log)
+    try:
+        eventually(lambda: old.poll(50) and old.assignment() == parts("t", 0, 1), 10, "the old process has both")
+        eventually(lambda: old.poll(50) and not old.member.wake.is_set(), 10, "it waits for no answer of ZooKeeper")
+        first = owner_czxid(world)
+        zookeeper_proxy.hold()
+
+        new = world.consumer("g", "c1", {"t": 1}, log=log)
+        eventually(lambda: new.held == parts("t", 0, 1) and new.records, 5, "the new process fetches them")
+        assert owner_czxid(world) > first, "the later owner has the higher one"
+        assert old.member.lease_left_s > 0
+        assert old.poll(0), "and the old one still delivers"
+
+        eventually(lambda: not old.member.lease_left_s, 10, "its lease ends")
+        assert not old.poll(0)
+        zookeeper_proxy.resume()
+        with pytest.raises((CommitFailed, FencedInstanceId)):
+            old.commit()
+        with pytest.raises(FencedInstanceId):
+            eventually(lambda: old.poll(50) is None, 10, "it is fenced")
+    finally:
+        zookeeper_proxy.resume()
+        old.close()
+
+
+def test_a_consumer_that_commits_fetches_on_while_its_group_is_paused(world: World) -> None:
+    assert "reads nothing here, and fetches on while the group is paused" in section("segments")
+    world.coordinator()
+    world.topic("t", 2)
+    log = MemoryLog(end=100)
+    consumer = world.consumer("g", "c1", {"t": 1}, log=log)
+    eventually(lambda: len(consumer.records) == 200, 10, "it fetches")
+
+    world.put(PATHS.segments, SegmentsRecord(paused="by hand").to_bytes())
+    log.end = 200
+
+    eventually(lambda: len(consumer.records) == 400, 10, "it fetches on")
+    assert SegmentsRecord.parse("segments", world.data(PATHS.segments) or b"").paused == "by hand"
+
+
+def test_consumer_over_group_max_size_is_accepted_after_another_member_left(
+    world: World, polled: Callable[..., HandPolled]
+) -> None:
+    world.coordinator(group_max_size=1)
+    world.topic("t", 2)
+    member = world.consumer("g", "c1", {"t": 1})
+    before = world.stable("g", 1)
+    refused = polled("c2", MemoryLog(end=10), session_timeout_ms=2000)
+    with pytest.raises(GroupMaxSizeReached, match=r"^refused: "):
+        eventually(refused.poll, 10, "it is refused")
+    assert (world.state("g"), member.held) == (before, parts("t", 0, 1)), "no member stopped for it"
+
+    member.close()
+
+    eventually(refused.poll, 10, "there is room for it", ignoring=(GroupMaxSizeReached,))
+
+
+@pytest.mark.real_zookeeper("processes")
+@pytest.mark.parametrize(
+    ("error", "options", "protocol"),
+    [("GroupMaxSizeReached", {"group_max_size": 1}, "range"), ("InconsistentGroupProtocol", {}, "its-own")],
+)
+def test_refused_consumer_process_exits_with_1_one_error_line_and_shutdown_event(
+    world: World, tmp_path: Path, error: str, options: dict[str, int], protocol: str
+) -> None:
+    world.coordinator(**options)
+    world.topic("t", 2)
+    world.consumer("g", "c1", {"t": 1}, protocols=("range",))
+    world.stable("g", 1)
+    arguments = ("--events", "--protocols", protocol, "--log-level", "error")
+    with consumer_process(tmp_path, world.zk, "g", "c2", tmp_path / "log", *arguments) as refused:
+        assert refused.ends() == 1
+        (line,) = refused.said().splitlines()
+
+    assert line.startswith(f"error: {error}: refused: ")
+    assert [event["name"] for event in refused.printed()] == ["startup_complete", "shutdown_complete"]
+    assert (world.channel("g", "c2").error, world.data(PATHS.id("c2"))) == (error, None)

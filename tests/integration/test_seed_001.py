@@ -61,12 +61,10 @@ def replaced(world: World, one: PollingConsumer) -> None:
 
 
 @pytest.fixture
-def coordinated(world: World) -> World:
-    """With a coordinator and topics `t` and `u` of four partitions."""
-    world.coordinator()
-    for topic in ("t", "u"):
-        world.topic(topic, 4)
-    return world
+def served(served: World) -> World:
+    """And topic `u`, of four partitions, too."""
+    served.topic("u", 4)
+    return served
 
 
 @pytest.fixture
@@ -111,60 +109,56 @@ def test_rolling_upgrade_of_a_subscription_gives_each_member_only_its_own_topics
 
 
 @protocols
-def test_rolling_upgrade_of_a_subscription_gives_new_topics_to_updated_members_only(
-    coordinated: World, like: str
-) -> None:
-    world = coordinated
+def test_rolling_upgrade_of_a_subscription_gives_new_topics_to_updated_members_only(served: World, like: str) -> None:
     for name in ("c1", "c2"):
-        client(world, name, protocols=(like,))
-    generation = world.stable("g", 2).generation
-    for before in world.consumers.copy():
-        replaced(world, before)
-        generation = world.stable("g", 1, above=generation).generation
-        client(world, before.name, {"t": 1, "u": 1}, protocols=(like,))
-        generation = world.stable("g", 2, above=generation).generation
+        client(served, name, protocols=(like,))
+    generation = served.stable("g", 2).generation
+    for before in served.consumers.copy():
+        replaced(served, before)
+        generation = served.stable("g", 1, above=generation).generation
+        client(served, before.name, {"t": 1, "u": 1}, protocols=(like,))
+        generation = served.stable("g", 2, above=generation).generation
         if before.name == "c1":
-            assert all(part.topic == "t" for part in world.consumers[0].held), "c2 knows the old topic only"
-            eventually(lambda: parts("u", *range(4)) <= world.consumers[-1].held, 5, "c1 has the new one")
+            assert all(part.topic == "t" for part in served.consumers[0].held), "c2 knows the old topic only"
+            eventually(lambda: parts("u", *range(4)) <= served.consumers[-1].held, 5, "c1 has the new one")
 
-    eventually(lambda: [len(c.held) for c in world.consumers] == [4, 4], 10, "both share both")
+    eventually(lambda: [len(c.held) for c in served.consumers] == [4, 4], 10, "both share both")
 
 
 # ---- Rolling Upgrades: assignment strategy changes
 
 
-def test_group_switches_to_client_side_assignment_and_back_by_rolling_restarts(coordinated: World) -> None:
-    world = coordinated
+def test_group_switches_to_client_side_assignment_and_back_by_rolling_restarts(served: World) -> None:
 
     def restart_with(assignment: str) -> None:
         for name in ("c1", "c2"):
-            for old in [each for each in world.consumers if each.name == name]:
-                replaced(world, old)
-            client(world, name, assignment=assignment)
-            world.stable("g", len(world.consumers), above=world.state("g").generation - 1)
+            for old in [each for each in served.consumers if each.name == name]:
+                replaced(served, old)
+            client(served, name, assignment=assignment)
+            served.stable("g", len(served.consumers), above=served.state("g").generation - 1)
 
     restart_with("coordinator")
-    assert world.stable("g", 2).client is None
+    assert served.stable("g", 2).client is None
     restart_with("client,coordinator")
-    eventually(lambda: world.stable("g", 2).client is not None, 10, "the group assigns by a leader")
+    eventually(lambda: served.stable("g", 2).client is not None, 10, "the group assigns by a leader")
     restart_with("client")
-    assert world.stable("g", 2).client is not None
+    assert served.stable("g", 2).client is not None
     restart_with("coordinator,client")
-    eventually(lambda: world.stable("g", 2).client is None, 10, "the group is the coordinator's again")
+    eventually(lambda: served.stable("g", 2).client is None, 10, "the group is the coordinator's again")
     restart_with("coordinator")
-    assert world.stable("g", 2).client is None
-    eventually(lambda: asks(world) == [], 5, "no ask is left")
+    assert served.stable("g", 2).client is None
+    eventually(lambda: asks(served) == [], 5, "no ask is left")
 
 
-def test_a_newcomer_without_a_common_protocol_is_refused(coordinated: World) -> None:
-    client(coordinated, "c1", protocols=("sticky",))
-    coordinated.stable("g", 1)
+def test_a_newcomer_without_a_common_protocol_is_refused(served: World) -> None:
+    client(served, "c1", protocols=("sticky",))
+    served.stable("g", 1)
 
-    other = client(coordinated, "c2", protocols=("range",))
+    other = client(served, "c2", protocols=("range",))
 
     eventually(lambda: isinstance(other.error, InconsistentGroupProtocol), 10, "c2 is refused")
     assert "sticky (client-side)" in str(other.error).replace("'", "")
-    assert coordinated.state("g").generation == 1
+    assert served.state("g").generation == 1
 
 
 class Step(NamedTuple):
@@ -242,34 +236,32 @@ def test_rolling_upgrade(group: EventGroup, front: Hooked, are_static: bool, ste
 
 
 @protocols
-def test_subscription_change_makes_another_ask_without_reregistration_of_others(coordinated: World, like: str) -> None:
-    world = coordinated
-    one, two = (client(world, name, protocols=(like,)) for name in ("c1", "c2"))
-    before = world.stable("g", 2)
+def test_subscription_change_makes_another_ask_without_reregistration_of_others(served: World, like: str) -> None:
+    one, two = (client(served, name, protocols=(like,)) for name in ("c1", "c2"))
+    before = served.stable("g", 2)
     eventually(lambda: len(one.held | two.held) == 4, 5, "all is held")
-    registrations, events, held = world.registrations("g"), one.events.copy(), one.held
+    registrations, events, held = served.registrations("g"), one.events.copy(), one.held
 
     two.consumer.subscribe(Subscription({"u": 1}))
 
     holds(one, parts("t", *range(4)))
     holds(two, parts("u", *range(4)))
-    after = world.stable("g", 2)
-    assert (after.generation, world.registrations("g")) == (before.generation + 1, registrations)
+    after = served.stable("g", 2)
+    assert (after.generation, served.registrations("g")) == (before.generation + 1, registrations)
     moved = [("assigned", one.held - held)] if like == COOPERATIVE else [("revoked", held), ("assigned", one.held)]
     eventually(lambda: one.events == events + moved, 5, "c1 has been called back")
 
 
-def test_subscription_change_to_an_equal_one_makes_no_generation(coordinated: World) -> None:
-    world = coordinated
-    one = client(world, "c1")
-    before = world.stable("g", 1)
-    id_before = world.store.get(PATHS.id("c1"))
+def test_subscription_change_to_an_equal_one_makes_no_generation(served: World) -> None:
+    one = client(served, "c1")
+    before = served.stable("g", 1)
+    id_before = served.store.get(PATHS.id("c1"))
 
     one.consumer.subscribe(Subscription({"t": 1}))
 
-    eventually(lambda: world.store.get(PATHS.id("c1")) != id_before, 5, "it has registered in place")
-    holds(world.consumer("probe", "p", {"u": 1}), parts("u", *range(4)))
-    assert world.stable("g", 1) == before
+    eventually(lambda: served.store.get(PATHS.id("c1")) != id_before, 5, "it has registered in place")
+    holds(served.consumer("probe", "p", {"u": 1}), parts("u", *range(4)))
+    assert served.stable("g", 1) == before
 
 
 def test_subscription_change_during_an_ask_waits_and_is_in_the_next_ask(joined: HandStage) -> None:
@@ -290,33 +282,31 @@ def test_subscription_change_during_an_ask_waits_and_is_in_the_next_ask(joined: 
     assert two.held == parts("u", *range(4))
 
 
-def test_subscription_change_of_a_static_member_is_kept_through_a_restart(coordinated: World) -> None:
-    world = coordinated
-    one = client(world, "c1", group_instance_id="c1")
-    before = world.stable("g", 1).generation
+def test_subscription_change_of_a_static_member_is_kept_through_a_restart(served: World) -> None:
+    one = client(served, "c1", group_instance_id="c1")
+    before = served.stable("g", 1).generation
     one.consumer.subscribe(Subscription({"u": 1}))
     holds(one, parts("u", *range(4)))
-    generation = world.stable("g", 1).generation
+    generation = served.stable("g", 1).generation
     assert generation == before + 1
 
-    replaced(world, one)
-    again = client(world, "c1", {"u": 1}, group_instance_id="c1")
+    replaced(served, one)
+    again = client(served, "c1", {"u": 1}, group_instance_id="c1")
 
     holds(again, parts("u", *range(4)))
-    assert world.stable("g", 1).generation == generation
+    assert served.stable("g", 1).generation == generation
 
 
-def test_a_bounce_of_a_static_leader_changes_neither_leader_nor_generation(coordinated: World) -> None:
-    world = coordinated
+def test_a_bounce_of_a_static_leader_changes_neither_leader_nor_generation(served: World) -> None:
     for name in ("c1", "c2"):
-        client(world, name, group_instance_id=name)
-    before = world.stable("g", 2)
+        client(served, name, group_instance_id=name)
+    before = served.stable("g", 2)
 
-    replaced(world, world.consumers[0])
-    again = client(world, "c1", group_instance_id="c1")
+    replaced(served, served.consumers[0])
+    again = client(served, "c1", group_instance_id="c1")
 
     eventually(lambda: len(again.held) == 2, 10, "c1 has what it had")
-    after = world.stable("g", 2)
+    after = served.stable("g", 2)
     assert (after.generation, after.client) == (before.generation, before.client)
 
 
@@ -350,19 +340,18 @@ def test_topic_metadata_change_of_new_extended_deleted_topics_reaches_a_wildcard
 
 
 @protocols
-def test_topic_metadata_change_recreated_topic_is_another_topic(coordinated: World, like: str) -> None:
-    world = coordinated
-    one = client(world, "c1", protocols=(like,))
-    before = world.stable("g", 1)
+def test_topic_metadata_change_recreated_topic_is_another_topic(served: World, like: str) -> None:
+    one = client(served, "c1", protocols=(like,))
+    before = served.stable("g", 1)
 
-    is_recreated(world)
+    is_recreated(served)
 
-    second = read_topics(world)["t"].id
+    second = read_topics(served)["t"].id
     assert before.topics["t"] != second
-    eventually(lambda: world.state("g").topics.get("t") == second, 10, "the new one is adopted")
-    assert world.state("g").generation > before.generation
+    eventually(lambda: served.state("g").topics.get("t") == second, 10, "the new one is adopted")
+    assert served.state("g").generation > before.generation
     holds(one, parts("t", 0, 1))
-    eventually(lambda: world.channel("g", "c1").topics == {"t": second}, 5, "and it runs")
+    eventually(lambda: served.channel("g", "c1").topics == {"t": second}, 5, "and it runs")
     assert one.failures == []
 
 
@@ -453,30 +442,28 @@ def test_topic_metadata_change_without_subscribers_makes_no_ask(world: World, fr
     assert (world.stable("g", 1), len(front.made_asks())) == (before, 1)
 
 
-def test_topic_metadata_change_is_seen_by_the_next_leader_when_the_first_has_left(coordinated: World) -> None:
-    world = coordinated
-    one = wild(world)
-    world.stable("g", 1)
-    two = wild(world, "c2")
-    generation = world.stable("g", 2).generation
+def test_topic_metadata_change_is_seen_by_the_next_leader_when_the_first_has_left(served: World) -> None:
+    one = wild(served)
+    served.stable("g", 1)
+    two = wild(served, "c2")
+    generation = served.stable("g", 2).generation
     one.close()
-    world.stable("g", 1, above=generation)
+    served.stable("g", 1, above=generation)
 
-    world.topic("t2", 1)
+    served.topic("t2", 1)
 
     holds(two, parts("t", *range(4)), parts("t2", 0))
 
 
-def test_restarted_static_leader_watches_topics_as_before(coordinated: World) -> None:
-    world = coordinated
-    first = wild(world, group_instance_id="c1")
-    before = world.stable("g", 1)
+def test_restarted_static_leader_watches_topics_as_before(served: World) -> None:
+    first = wild(served, group_instance_id="c1")
+    before = served.stable("g", 1)
 
-    replaced(world, first)
-    again = wild(world, group_instance_id="c1")
+    replaced(served, first)
+    again = wild(served, group_instance_id="c1")
     holds(again, parts("t", *range(4)))
-    assert world.stable("g", 1).client == before.client
-    world.topic("t2", 3)
+    assert served.stable("g", 1).client == before.client
+    served.topic("t2", 3)
 
     holds(again, parts("t", *range(4)), parts("t2", 0, 1, 2))
 
@@ -491,12 +478,12 @@ class DeafToTopics(FrontStore):
         return self.behind.children_many(paths, None if paths[0].startswith("/brokers") else watch)
 
 
-def test_topic_metadata_change_with_a_lost_watch_is_seen_within_a_session_timeout(coordinated: World) -> None:
-    opener = kazoo_factory(coordinated.zk, 2000)
-    one = wild(coordinated, opener=lambda: DeafToTopics(opener()))
+def test_topic_metadata_change_with_a_lost_watch_is_seen_within_a_session_timeout(served: World) -> None:
+    opener = kazoo_factory(served.zk, 2000)
+    one = wild(served, opener=lambda: DeafToTopics(opener()))
     holds(one, parts("t", *range(4)))
 
-    coordinated.topic("t2", 1)
+    served.topic("t2", 1)
 
     # The session timeout, and an ask.
     holds(one, parts("t", *range(4)), parts("t2", 0), timeout_s=4, wait=within)
@@ -513,32 +500,29 @@ def of_version_2(data: bytes) -> bytes:
 
 @pytest.mark.parametrize("later", ["c1", "c2"])
 @protocols
-def test_metadata_of_version_2_coexists_with_version_1_under_any_leader(
-    coordinated: World, like: str, later: str
-) -> None:
-    world = coordinated
+def test_metadata_of_version_2_coexists_with_version_1_under_any_leader(served: World, like: str, later: str) -> None:
     made = {name: Scripted(like) for name in ("c1", "c2")}
     made[later].writes = of_version_2
     for number, (name, assignor) in enumerate(made.items(), 1):
-        client(world, name, assignors=[assignor])
-        world.stable("g", number)
+        client(served, name, assignors=[assignor])
+        served.stable("g", number)
 
-    eventually(lambda: [len(c.held) for c in world.consumers] == [2, 2], 5, "both have a half")
+    eventually(lambda: [len(c.held) for c in served.consumers] == [2, 2], 5, "both have a half")
     seen = {name: json.loads(data) for name, data in made["c1"].seen[-1].items()}
     assert {name: values["version"] for name, values in seen.items()} == {"c1": 1, "c2": 1, later: 2}
     assert seen[later]["wählbar"] == 0.5, "its bytes are what it wrote"
-    assert [c.failures for c in world.consumers] == [[], []]
+    assert [c.failures for c in served.consumers] == [[], []]
 
 
-def test_unreadable_metadata_leaves_its_member_idle_and_the_others_continue(coordinated: World) -> None:
-    one = client(coordinated, "c1", assignors=[Scripted()])
-    coordinated.stable("g", 1)
+def test_unreadable_metadata_leaves_its_member_idle_and_the_others_continue(served: World) -> None:
+    one = client(served, "c1", assignors=[Scripted()])
+    served.stable("g", 1)
     garbled = Scripted()
     garbled.writes = lambda data: b"\xff\x00 none of ours"
 
-    two = client(coordinated, "c2", assignors=[garbled])
+    two = client(served, "c2", assignors=[garbled])
 
-    coordinated.stable("g", 2)
+    served.stable("g", 2)
     holds(one, parts("t", *range(4)))
     assert (two.held, two.error) == (frozenset(), None)
 
@@ -554,8 +538,8 @@ def sized(world: World, name: str, *sizes: int) -> PollingConsumer:
     return client(world, name, assignors=assignors)
 
 
-def test_bounds_metadata_of_exactly_64_kb_is_taken(coordinated: World) -> None:
-    one = sized(coordinated, "c1", MAX_METADATA_BYTES)
+def test_bounds_metadata_of_exactly_64_kb_is_taken(served: World) -> None:
+    one = sized(served, "c1", MAX_METADATA_BYTES)
 
     eventually(lambda: one.held == parts("t", *range(4)) or one.error, 10, "it is taken or refused")
     assert one.error is None
@@ -563,24 +547,24 @@ def test_bounds_metadata_of_exactly_64_kb_is_taken(coordinated: World) -> None:
 
 @pytest.mark.parametrize("sizes", [(65_537,), (70_000,), (40_000, 40_000), (300_000,), (900_000,)])
 def test_bounds_metadata_over_64_kb_is_refused_with_its_size_and_others_continue(
-    coordinated: World, sizes: tuple[int, ...]
+    served: World, sizes: tuple[int, ...]
 ) -> None:
-    one = sized(coordinated, "c1", *(1000 for _ in sizes))
+    one = sized(served, "c1", *(1000 for _ in sizes))
     holds(one, parts("t", *range(4)))
-    generation = coordinated.stable("g", 1).generation
+    generation = served.stable("g", 1).generation
 
-    two = sized(coordinated, "c2", *sizes)
+    two = sized(served, "c2", *sizes)
 
     eventually(lambda: two.error, 10, "it is refused")
     assert str(sum(sizes)) in str(two.error) and str(MAX_METADATA_BYTES) in str(two.error)
-    assert (coordinated.stable("g", 1).generation, one.held) == (generation, parts("t", *range(4)))
+    assert (served.stable("g", 1).generation, one.held) == (generation, parts("t", *range(4)))
 
 
-def test_bounds_a_member_state_of_exactly_64_kb_is_taken(coordinated: World) -> None:
+def test_bounds_a_member_state_of_exactly_64_kb_is_taken(served: World) -> None:
     assignor = Scripted()
     assignor.answer = states(MAX_MEMBER_STATE_BYTES)
 
-    one = client(coordinated, "c1", assignors=[assignor])
+    one = client(served, "c1", assignors=[assignor])
 
     eventually(lambda: assignor.heard or one.failures, 10, "it is adopted or not")
     assert one.failures == []

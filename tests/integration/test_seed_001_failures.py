@@ -7,8 +7,7 @@ before the answer is known, so that a failure at any of them finds a group that 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import pytest
@@ -32,13 +31,12 @@ from tests.support.client_side import (
     answered,
     asks,
     creates,
-    nothing,
     writes,
 )
 from tests.support.event_group import EventGroup
 from tests.support.events import GroupEvents, replayed
 from tests.support.memlog import MemoryLog
-from tests.support.processes import node_process
+from tests.support.stores import nothing
 from tests.support.wait import eventually
 from tests.support.world import PollingConsumer, World, expire, parts
 
@@ -212,8 +210,7 @@ def test_coordinator_failure_3_computing_leader_answers_the_next_coordinator(joi
 
     def fails_over() -> None:
         joined.assignors["c1"].before = nothing
-        joined.hand.close()
-        joined.coordinator()
+        joined.fails_over()
         assert joined.asked("c1").ask == ask
 
     joined.assignors["c1"].before = fails_over
@@ -248,8 +245,7 @@ def test_coordinator_failure_3_entries_of_an_unfinished_answer_are_removed(joine
     def fails_over() -> None:
         assert entries(joined.world, ask) == ["member-c1", "member-c2"]
         joined.assignors["c1"].answer = lambda found: {name: one for name, one in found.items() if name != "c2"}
-        joined.hand.close()
-        joined.coordinator()
+        joined.fails_over()
         assert joined.asked("c1").ask == ask
 
     joined.fronts["c1"].before(creates(f"{ask}/answer"), fails_over)
@@ -286,8 +282,7 @@ def test_coordinator_failure_3_killed_leader_is_replaced_and_half_an_answer_remo
     assert entries(joined.world, ask) == half
     assert answered(joined.world) == [joined.first_ask]
     if with_the_coordinator:
-        joined.hand.close()
-        joined.coordinator()
+        joined.fails_over()
     other = joined.asked("c2").ask
     assert other > ask and joined.stops == [0, 0]
     ends_well(joined, other)
@@ -308,19 +303,17 @@ def ask(joined: HandStage) -> str:
 
 @protocols
 def test_coordinator_failure_4_unadopted_answer_is_adopted_by_the_next(joined: HandStage, ask: str) -> None:
-    joined.hand.close()
+    joined.fails_over()
 
-    joined.coordinator()
     ends_well(joined, ask)
     assert (joined.calls, joined.front.made_asks()) == (2, []), "no leader computes again"
     assert adopted_generations(joined.front) == [(2, ask)]
 
 
 def test_coordinator_failure_4_answer_is_adopted_for_the_remaining_members(joined: HandStage, ask: str) -> None:
-    joined.hand.close()
     joined.members.pop(0).vanish()
 
-    joined.coordinator()
+    joined.fails_over()
     joined.turn()
 
     adopted = joined.state
@@ -331,10 +324,9 @@ def test_coordinator_failure_4_answer_is_adopted_for_the_remaining_members(joine
 
 
 def test_coordinator_failure_4_outdated_answer_is_no_failure_and_is_asked_again(joined: HandStage, ask: str) -> None:
-    joined.hand.close()
     joined.more_partitions("t", 7)
 
-    joined.coordinator()
+    joined.fails_over()
 
     assert joined.asked("c1").ask > ask and joined.stops == [0, 0, 0]
     made = [(each.attempt, each.outdated) for each in joined.front.made_asks()]
@@ -370,10 +362,9 @@ def test_coordinator_failure_4_members_without_their_start_get_it_from_the_next(
         return joined.assignors["c1"].heard[-1][1] == 2
 
     eventually(one_has_started, 5, "c1 has its start")
-    joined.hand.close()
     assert joined.assignors["c2"].heard[-1][1] == 1
 
-    joined.coordinator()
+    joined.fails_over()
     ends_well(joined, ask)
     assert (joined.calls, joined.front.made_asks()) == (2, [])
     assert len(one.stops) <= 1, "a member with its share stops no second time"
@@ -450,13 +441,10 @@ processes = pytest.mark.full("processes, beside the same in virtual time")
 
 
 def command_for(world: World, consumer: str, option: str, epoch: int) -> Command:
-    def look() -> Command | None:
-        found = [each for each in world.commands("g", consumer) if (each.option, each.epoch) == (option, epoch)]
-        return found[0] if found else None
+    def look() -> list[Command]:
+        return [each for each in world.commands("g", consumer) if (each.option, each.epoch) == (option, epoch)]
 
-    found = eventually(look, 10, f"{option} is in the channel of {consumer}")
-    assert found is not None
-    return found
+    return eventually(look, 10, f"{option} is in the channel of {consumer}")[0]
 
 
 def two_processes(group: EventGroup) -> GroupState:
@@ -856,9 +844,8 @@ def test_assignment_failure_unread_by_a_member_is_sent_once_by_the_next_coordina
     one.obey()
     assert joined.failures == [1, 0, 0]
     assert ASSIGNMENT_FAILED in [command.option for command in two.commands()]
-    joined.hand.close()
 
-    joined.coordinator()
+    joined.fails_over()
 
     other = joined.asked("c2").ask
     made = [(each.leader, each.attempt) for each in joined.front.made_asks()]
@@ -888,13 +875,6 @@ def test_assignment_failure_of_every_leader_asks_the_first_again_after_a_backoff
     assert after.client is not None and (after.generation, after.client.attempts, after.reason) == (2, 0, None)
 
 
-@pytest.fixture
-def impatient(world: World, tmp_path: Path) -> Iterator[None]:
-    """A node that gives leaders half a second."""
-    with node_process(tmp_path, world.zk, "impatient", 1000, "--assignment-timeout-ms", "500"):
-        yield
-
-
 def reported(group: EventGroup) -> GroupEvents:
     """The processes' events, without those of a failed assignment."""
     lines = {name: group.process(name).lines() for name in ("c1", "c2", "c3")}
@@ -904,7 +884,8 @@ def reported(group: EventGroup) -> GroupEvents:
 
 
 @processes
-def test_assignment_failure_of_a_suspended_process_ends_no_other_process(impatient: None, group: EventGroup) -> None:
+def test_assignment_failure_of_a_suspended_process_ends_no_other_process(group: EventGroup) -> None:
+    group.node("impatient", "--assignment-timeout-ms", "500")
     before = two_processes(group)
     group.process("c1").pause()
     group.start(["c3"], *LONG)

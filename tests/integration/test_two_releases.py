@@ -6,18 +6,16 @@ The next release is this one with a higher `version` and unknown fields in all t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from consumer.spark.source.options import SourceConfig
 from consumer.spark.source.planner import Planner
-from coordinator.admin.topics import alter_topic
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.store import Node, StoreFactory, Watch
+from coordinator.zk.store import StoreFactory
 from coordinator.zk.znodes.group_state import STABLE
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.segments import SegmentsRecord
@@ -25,7 +23,6 @@ from tests.support.hand import ManualStage
 from tests.support.memlog import MemoryLog
 from tests.support.next_release import RELEASES, NextRelease, as_next_release
 from tests.support.slots import SlotBench
-from tests.support.stores import FrontStore
 from tests.support.timedlog import TimedLog
 from tests.support.wait import eventually, within
 from tests.support.world import SESSION_MS, PollingConsumer, World, parts
@@ -236,18 +233,6 @@ def test_unknown_znodes_of_the_next_release_are_kept_and_disturb_no_member(stage
     assert all(world.data(path) for path in news)
 
 
-def test_a_topic_keeps_the_fields_of_the_next_release_when_it_gets_more_partitions(world: World) -> None:
-    topic = world.topic("u", 2)
-    path = world.brokers.topic("u")
-    later = as_next_release(topic.to_bytes())
-    world.put(path, later)
-
-    alter_topic(world.store, world.brokers, "u", 3)
-
-    before, after = json.loads(later), json.loads(world.data(path) or b"")
-    assert after == {**before, "partitions": {"0": [], "1": [], "2": []}}
-
-
 # ---- segments, queries and pools
 
 
@@ -259,7 +244,8 @@ def test_segments_of_one_release_are_read_by_queries_of_the_other_and_collected(
     """The slot's driver is of the query's release."""
     world.coordinator(wrap=RELEASES[node], sweep_interval_ms=100, segment_retention_ms=0)
     bench = SlotBench(world, tmp_path, wrap=RELEASES[query])
-    with closing(bench), a_query(world, query) as planner:
+    config = SourceConfig(zk=world.zk, group="g", query="q", session_timeout_ms=SESSION_MS)
+    with closing(bench), closing(Planner(config, fronted(world, query), ThreadRuntime())) as planner:
         bench.end(300)
         bench.post.keep(1)
         bench.slot(0, wrap=RELEASES[slot], driver_gone_ms=60_000)
@@ -278,13 +264,6 @@ def test_segments_of_one_release_are_read_by_queries_of_the_other_and_collected(
         record = SegmentsRecord.parse("", world.data(PATHS.segments) or b"")
         assert record.collected == end.czxid
         assert bench.results == {}
-
-
-@contextmanager
-def a_query(world: World, release: str) -> Iterator[Planner]:
-    config = SourceConfig(zk=world.zk, group="g", query="q", session_timeout_ms=SESSION_MS)
-    with closing(Planner(config, fronted(world, release), ThreadRuntime())) as planner:
-        yield planner
 
 
 # ---- where a group begins
@@ -307,32 +286,3 @@ def test_where_a_group_began_under_one_release_it_begins_under_the_other(
     eventually(lambda: len(two.polled) >= 4 * 50, 15, "records after the start")
     assert two.polled == {(part, offset) for part in EVERYTHING for offset in range(300, 350)}
     assert [(version_of(world, PATHS.offsets_of("t")) > 1), two.error] == [node == "next", None]
-
-
-def test_earlier_release_reads_a_start_record_as_an_offset_and_leaves_an_offset(world: World) -> None:
-    world.coordinator()
-    log = TimedLog(end=300)
-    one = world.consumer("g", "c1", {"t": 1}, log=log, start_position="end")
-    eventually(lambda: one.held == EVERYTHING, 10, "it has begun")
-    one.vanish()
-    log.end = 350
-
-    old = world.consumer("g", "c2", {"t": 1}, log=log, opener=lambda: EarlierRelease(kazoo_factory(world.zk, 2000)()))
-    eventually(lambda: len(old.records) >= 4 * 50, 15, "records after the start")
-    old.close()
-
-    assert old.polled == {(part, offset) for part in EVERYTHING for offset in range(300, 350)}
-    assert {json.loads(world.data(PATHS.offset(*part)) or b"")["offset"] for part in EVERYTHING} == {350}
-
-
-class EarlierRelease(FrontStore):
-    """Znodes as read by a release without `start` and without notes in `offsets/[topic]`."""
-
-    def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
-        return [self._as_before(path, node) for path, node in zip(paths, super().get_many(paths, watch), strict=True)]
-
-    def _as_before(self, path: str, node: Node | None) -> Node | None:
-        if node is None or "/offsets/" not in path:
-            return node
-        known = {name: value for name, value in json.loads(node.data).items() if name != "start"}
-        return node._replace(data=json.dumps(known).encode() if path.count("/") > PATHS.offsets.count("/") + 1 else b"")

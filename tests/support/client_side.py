@@ -12,8 +12,7 @@ import pytest
 from consumer.assignment.base import Assignment, ClientAssignor, Cluster
 from consumer.assignment.consumers import ConsumerRole, client_assignors
 from consumer.assignment.metadata import ConsumerMetadata
-from consumer.config import ConsumerConfig, Subscription
-from consumer.consumer import Callbacks, Consumer
+from consumer.config import ConsumerConfig
 from consumer.errors import AssignmentFailed
 from consumer.membership.call_guard import MemberContext
 from consumer.membership.channel import FencedChannel
@@ -29,26 +28,22 @@ from coordinator.zk.znodes.group_state import CLIENT, STABLE, Ask, ClientProtoco
 from coordinator.zk.znodes.partitions import PartitionSet
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import ASSIGN, Command, parsed_channel
-from tests.support.hand import SESSION_MS, Hand, ManualStage
+from tests.support.hand import SESSION_MS, Hand, ManualStage, Wrap
+from tests.support.hand_polled import HandPolled
 from tests.support.memlog import MemoryLog
 from tests.support.starts import from_the_beginning
-from tests.support.stores import FrontStore
+from tests.support.stores import Act, FrontStore, nothing
 from tests.support.wait import eventually
 from tests.support.world import World
 
 F = TypeVar("F", bound=FrontStore)
 PATHS = GroupPaths("g")
 Given = Mapping[str, Assignment]
-Action = Callable[[], object]
 Match = Callable[[Sequence[Operation]], bool]
 
 
 class ProcessKilled(BaseException):
     """The process ends here: no handler catches it."""
-
-
-def nothing() -> None:
-    """The default action of a test: nothing."""
 
 
 def unchanged(found: Given) -> Given:
@@ -67,7 +62,7 @@ class Scripted(ClientAssignor):
     def __init__(self, like: str = "range", name: str = "scripted") -> None:
         strategy = client_assignors()[like]
         self.name, self.is_cooperative, self._strategy = name, strategy.is_cooperative, strategy
-        self.before: Action = nothing
+        self.before: Act = nothing
         self.answer: Callable[[Given], Given] = unchanged
         self.writes: Callable[[bytes], bytes] = bytes
         self.calls = 0
@@ -106,65 +101,38 @@ class ThreadGate:
 # ---- members that the test polls
 
 
-class Polled(Callbacks):
-    """A member of group `g` with client-side assignment that takes part only while the test polls it."""
+class Polled(HandPolled):
+    """One with client-side assignment that takes part only while the test polls it."""
 
-    def __init__(
-        self,
-        zk: str,
-        name: str,
-        assignors: Sequence[ClientAssignor],
-        topics: dict[str, int],
-        wrap: Callable[[Store], Store],
-        **options: Any,
-    ) -> None:
-        self.name = name
-        self.stops: list[PartitionSet] = []
-        self.failures: list[AssignmentFailed] = []
-        opener = kazoo_factory(zk, SESSION_MS)
+    def __init__(self, world: World, name: str, assignor: ClientAssignor, wrap: Wrap, **options: Any) -> None:
+        opener = kazoo_factory(world.zk, SESSION_MS)
         options = {"assignment": "client", "session_timeout_ms": SESSION_MS, **options}
-        config = ConsumerConfig(zk=zk, group="g", consumer=name, **options)
-        self.consumer = Consumer(
-            config, Subscription(topics), self, MemoryLog(), lambda: wrap(opener()), assignors=assignors
-        )
+        super().__init__(world, name, MemoryLog(), ("t",), lambda: wrap(opener()), [assignor], **options)
+        self.name = name
+        self._world = world
+        self.failures: list[AssignmentFailed] = []
         self.obey()
 
-    def on_partitions_revoked(self, partitions: PartitionSet) -> None:
-        self.stops.append(partitions)
-
-    on_partitions_lost = on_partitions_revoked
+    @property
+    def stops(self) -> list[PartitionSet]:
+        """What it has stopped, or lost, each time."""
+        return [partitions for what, partitions in self.events if what != "assigned"]
 
     def obey(self) -> None:
         """Register, and apply every command in the channel, with or without its watch event."""
         self.consumer.member.wake.set()
         try:
-            self.consumer.poll(0)
+            self.poll(0)
         except AssignmentFailed as failure:
             self.failures.append(failure)
 
     def commands(self) -> list[Command]:
         """The commands in its channel, the oldest first."""
-        store = self.store
-        listing = store.children(PATHS.channel(self.name))
-        nodes = store.get_many([PATHS.command(self.name, name) for name in sorted(listing.names if listing else [])])
-        return [Command.parse("command", node.data) for node in nodes if node is not None]
-
-    @property
-    def store(self) -> Store:
-        found = self.consumer.member.store
-        assert found is not None
-        return found
+        return self._world.commands("g", self.name)
 
     @property
     def held(self) -> PartitionSet:
         return self.consumer.assignment()
-
-    def vanish(self) -> None:
-        """End without a word to the group."""
-        self.store.close()
-
-    def close(self) -> None:
-        self.consumer.close()
 
 
 class HandStage:
@@ -206,7 +174,7 @@ class HandStage:
             return self.fronts[name]
 
         assignor = self.assignors.setdefault(name, Scripted(self._like))
-        made = Polled(self.world.zk, name, [assignor], {"t": 1}, wrap, **options)
+        made = Polled(self.world, name, assignor, wrap, **options)
         self.members.append(made)
         self._closing.append(made)
         return made
@@ -216,6 +184,11 @@ class HandStage:
         fronts = Fronts(Hooked)
         self.hand = self.stage.hand(node, wrap=fronts)
         self.front = fronts[0]
+
+    def fails_over(self) -> None:
+        """The coordinator dies between two turns, and the next is elected."""
+        self.hand.close()
+        self.coordinator()
 
     def begins(self, **leader: Any) -> None:
         """A first coordinator makes a group of c1, which leads, and c2."""
@@ -227,7 +200,7 @@ class HandStage:
         self.first_ask = self.before.client.ask
         assert (self.before.generation, self.calls) == (1, 1)
         for member in self.members:
-            member.stops.clear()
+            member.events.clear()
 
     @property
     def state(self) -> GroupState:
@@ -259,13 +232,11 @@ class HandStage:
     def asked(self, leader: str) -> Command:
         """Turns until an unread `assign` command is in the leader's channel; the command."""
 
-        def look() -> Command | None:
+        def look() -> list[Command]:
             self.turn()
-            return next((each for each in self.world.commands("g", leader) if each.option == ASSIGN), None)
+            return [each for each in self.world.commands("g", leader) if each.option == ASSIGN]
 
-        found = eventually(look, 5, f"{leader} is asked")
-        assert found is not None
-        return found
+        return eventually(look, 5, f"{leader} is asked")[0]
 
     def settled(self) -> GroupState:
         """Turns, with the members obeying in between, until the group is Stable without commands."""
@@ -306,18 +277,16 @@ def answered(world: World) -> list[str]:
 # ---- sessions
 
 
-def writes(path: str, data: bytes = b"") -> Match:
+def writes(path: str, data: bytes = b"", *kinds: type[Create | SetData]) -> Match:
     """A commit that creates or sets such a znode: `path` and `data` anywhere in its path and data."""
     return lambda operations: any(
-        isinstance(each, Create | SetData) and path in each.path and data in each.data for each in operations
+        isinstance(each, kinds or (Create, SetData)) and path in each.path and data in each.data for each in operations
     )
 
 
 def creates(path: str, data: bytes = b"") -> Match:
     """A commit that creates such a znode."""
-    return lambda operations: any(
-        isinstance(each, Create) and path in each.path and data in each.data for each in operations
-    )
+    return writes(path, data, Create)
 
 
 def no_answer() -> None:
@@ -333,17 +302,17 @@ class Hooked(FrontStore):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
-        self._before: list[tuple[Match, Action]] = []
-        self._after: list[tuple[Match, Action]] = []
+        self._before: list[tuple[Match, Act]] = []
+        self._after: list[tuple[Match, Act]] = []
         self.commits: list[Sequence[Operation]] = []
         self.sent = 0
         self.is_over = False
 
-    def before(self, match: Match, action: Action) -> None:
+    def before(self, match: Match, action: Act) -> None:
         """Do this once, just before a commit that matches is sent."""
         self._before.append((match, action))
 
-    def after(self, match: Match, action: Action) -> None:
+    def after(self, match: Match, action: Act) -> None:
         """Do this once, just after it has happened and before its sender knows."""
         self._after.append((match, action))
 
@@ -368,7 +337,7 @@ class Hooked(FrontStore):
         self._do(self._after, operations)
         return done
 
-    def _do(self, hooks: list[tuple[Match, Action]], operations: Sequence[Operation]) -> None:
+    def _do(self, hooks: list[tuple[Match, Act]], operations: Sequence[Operation]) -> None:
         for hook in hooks.copy():
             if hook[0](operations):
                 hooks.remove(hook)

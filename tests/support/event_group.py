@@ -58,9 +58,9 @@ class EventGroup:
         self.producing = Producing(world, folder / "log")
         processes.callback(self.producing.stop)
 
-    def node(self, name: str) -> ProjectProcess:
+    def node(self, name: str, *options: str) -> ProjectProcess:
         """Start a coordinator node."""
-        return self._stack.enter_context(node_process(self._folder, self.world.zk, name))
+        return self._stack.enter_context(node_process(self._folder, self.world.zk, name, 1000, *options))
 
     def start(self, names: Iterable[str], *options: str, as_file: str = "") -> None:
         """Start these consumers."""

@@ -16,10 +16,7 @@ from coordinator.zk.znodes.records import START_FETCHER, Channel, Command, Owner
 
 
 class Liar:
-    """A registered member, on a session of its own.
-
-    :ivar refused: writes that ZooKeeper has refused, because its incarnation was ended.
-    """
+    """A registered member, on a session of its own."""
 
     def __init__(
         self,
@@ -77,14 +74,7 @@ class Liar:
         now = parsed_channel(self.path, node.data)
         self.store.commit([SetData(self.path, replace(now, **fields).to_bytes(), node.stat.version)])
 
-    def acknowledges(
-        self,
-        *,
-        claims: bool = False,
-        owns: bool = False,
-        is_named: bool = True,
-        **fields: Any,
-    ) -> bool:
+    def acknowledges(self, *, claims: bool = False, owns: bool = False, is_named: bool = True, **fields: Any) -> bool:
         """Remove its commands; whether there was any.
 
         :param claims: whether it says that it runs what a start names; `owns`: whether it makes the owner znodes too.

@@ -32,6 +32,8 @@ def as_next_release(data: bytes) -> bytes:
         values["target"] = {name: {**NEWS, **target} for name, target in values["target"].items()}
     if "marks" in values:
         values["marks"] = [{**NEWS, **mark} for mark in values["marks"]]
+    if isinstance(values.get("client"), dict):
+        values["client"] = {**NEWS, **values["client"]}
     return json.dumps(values, separators=(",", ":")).encode()
 
 

@@ -196,6 +196,16 @@ class World:
 
         return wait(look, timeout_s, "exactly one node is elected")
 
+    def elected_node(self, epoch: int, timeout_s: float = 20.0, wait: Waiting = eventually) -> str:
+        """The node that is elected in `epoch`, once one is, in whichever process."""
+
+        def look() -> str | None:
+            data = self.data(COORDINATOR)
+            record = CoordinatorRecord.parse(COORDINATOR, data) if data else None
+            return record.node if record and record.epoch == epoch else None
+
+        return wait(look, timeout_s, f"a node is elected in epoch {epoch}") or ""
+
     def stop_coordinator(self, service: CoordinatorService) -> None:
         service.stop()
         next(thread for other, thread in self._services if other is service).join(10)
