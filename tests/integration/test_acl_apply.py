@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from coordinator.admin.acl import apply, group_policies, read_policy, set_members
-from coordinator.zk.errors import CoordinatorError, NotAuthorized, UsageError, WriteDenied
-from coordinator.zk.security.policy import AclPolicy
+from coordinator.zk.errors import CoordinatorError, NotAuthorized, WriteDenied
 from coordinator.zk.store import Acl, AclStore, Create, Operation
 from coordinator.zk.znodes.paths import GROUPS, NODES, Brokers, GroupPaths
 from tests.support.parties import OPEN, SECURE, Parties
@@ -34,11 +33,6 @@ def groups(world: World) -> World:
         for path in (paths.root, *paths.skeleton, paths.id("c1"), paths.channel("c1"), paths.offset("t", 0)):
             world.put(path)
     return world
-
-
-def policy_of(parties: Parties, is_secure: bool) -> AclPolicy:
-    one = [(parties.identity(name),) for name in ("coordinator", "operator", "reader")]
-    return AclPolicy(is_secure=is_secure, coordinators=one[0], operators=one[1], readers=one[2])
 
 
 def prepared(parties: Parties) -> None:
@@ -83,10 +77,6 @@ class Killed(BaseException):
     """The process ends here: no handler catches it."""
 
 
-def killed() -> None:
-    raise Killed
-
-
 # ---- what an operator sees
 
 
@@ -115,30 +105,22 @@ def test_policy_too_large_for_a_group_is_refused_before_any_is_written(groups: W
 # ---- interruptions, and two operators
 
 
-@pytest.mark.parametrize("sent", [1, 7])
-def test_interrupted_apply_is_seen_by_check_and_finished_by_the_next(
-    groups: World, parties: Parties, sent: int
-) -> None:
+@pytest.mark.parametrize(
+    ("sent", "seen"),
+    [(0, "it repeats an earlier policy: run acl apply"), (1, "/consumers"), (7, "/consumers")],
+    ids=["before the groups' policies", "after one ACL", "after seven ACLs"],
+)
+def test_interrupted_apply_is_finished_by_the_next(groups: World, parties: Parties, sent: int, seen: str) -> None:
     prepared(parties)
     operator = parties.session("operator")
 
-    with pytest.raises(Killed):
-        apply(Interrupting(operator, killed, at_acls=sent), policy_of(parties, is_secure=True), BROKERS)
-
-    assert parties.deviations()
-    assert parties.applies(*SECURE).exit_code == 0
-    assert parties.deviations() == ""
-    operator.close()
-
-
-def test_apply_interrupted_before_the_groups_policies_is_seen_by_check(groups: World, parties: Parties) -> None:
-    prepared(parties)
-    operator = parties.session("operator")
+    def killed() -> None:
+        raise Killed
 
     with pytest.raises(Killed):
-        apply(Interrupting(operator, killed), policy_of(parties, is_secure=True), BROKERS)
+        apply(Interrupting(operator, killed, at_acls=sent), parties.policy(is_secure=True), BROKERS)
 
-    assert "it repeats an earlier policy: run acl apply" in parties.deviations()
+    assert seen in parties.deviations()
     assert parties.applies(*SECURE).exit_code == 0
     assert parties.deviations() == ""
     operator.close()
@@ -147,7 +129,7 @@ def test_apply_interrupted_before_the_groups_policies_is_seen_by_check(groups: W
 def test_two_operators_who_apply_at_once_leave_no_mixed_policies(groups: World, parties: Parties) -> None:
     prepared(parties)
     operator, other = parties.session("operator"), parties.session("operator")
-    opened = policy_of(parties, is_secure=False)
+    opened = parties.policy(is_secure=False)
     closed = replace(opened, is_secure=True, is_read_open=False)
 
     with pytest.raises(CoordinatorError, match="another operator has changed the policy meanwhile"):
@@ -162,7 +144,7 @@ def test_two_operators_who_apply_at_once_leave_no_mixed_policies(groups: World, 
 def test_members_named_while_another_operator_applies_get_the_new_policy(groups: World, parties: Parties) -> None:
     prepared(parties)
     operator, other = parties.session("operator"), parties.session("operator")
-    closed = policy_of(parties, is_secure=True)
+    closed = parties.policy(is_secure=True)
     new = (parties.identity("team-c"),)
 
     set_members(Interrupting(operator, lambda: apply(other, closed, BROKERS)), "g", new, ())
@@ -176,9 +158,7 @@ def test_members_named_while_another_operator_applies_get_the_new_policy(groups:
 # ---- what a process creates
 
 
-def test_process_without_identity_creates_in_a_prepared_chroot_until_it_is_secured(
-    groups: World, parties: Parties
-) -> None:
+def test_process_without_identity_creates_until_a_chroot_is_secured(groups: World, parties: Parties) -> None:
     prepared(parties)
     nobody = parties.session("")
 
@@ -211,13 +191,3 @@ def test_identity_that_is_named_later_is_used_by_the_session_that_runs(groups: W
     team.commit([Create(path)])
     assert parties.deviations() == ""
     team.close()
-
-
-@pytest.mark.real_zookeeper("it is about the server's schemes")
-def test_unknown_scheme_in_an_acl_is_one_sentence(groups: World, parties: Parties) -> None:
-    operator = parties.session("operator")
-    (entry,) = operator.get_acls([GROUPS])[0] or ()
-
-    with pytest.raises(UsageError, match="the server lacks one of the schemes sasl"):
-        operator.set_acls([(GROUPS, (entry._replace(identity="sasl:x"),))])
-    operator.close()

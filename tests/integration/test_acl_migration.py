@@ -20,9 +20,8 @@ from coordinator.admin.acl import apply
 from coordinator.service import CoordinatorService
 from coordinator.zk.errors import NotAuthorized
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.store import Acl, AclEntry, AclStore, Create, Operation
+from coordinator.zk.store import Acl, AclStore, Create, Operation
 from coordinator.zk.wire import OPEN_ACL
 from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, Brokers, GroupPaths
 from coordinator.zk.znodes.segments import Segment
@@ -76,11 +75,6 @@ class Pausing(FrontStore, AclStore):
         if self._then and len(acls) > self._after:
             self._then.pop()()
         return done + self._acls.set_acls(acls[self._after :])
-
-
-def policy_of(parties: Parties, is_secure: bool) -> AclPolicy:
-    one = [(parties.identity(name),) for name in ("coordinator", "operator", "reader")]
-    return AclPolicy(is_secure=is_secure, coordinators=one[0], operators=one[1], readers=one[2])
 
 
 @contextmanager
@@ -198,11 +192,9 @@ def groups(world: World, parties: Parties, tmp_path: Path) -> Iterator[Running]:
 
 
 @pytest.mark.parametrize("is_read_open", [True, False], ids=["readable", "closed"])
-def test_groups_run_through_the_way_to_a_secured_chroot_and_back(
-    world: World, parties: Parties, groups: Running, is_read_open: bool
-) -> None:
+def test_groups_run_while_it_is_secured(world: World, parties: Parties, groups: Running, is_read_open: bool) -> None:
     groups.names_all()
-    opened = policy_of(parties, is_secure=False)
+    opened = parties.policy(is_secure=False)
     secured = replace(opened, is_secure=True, is_read_open=is_read_open)
     operator = parties.session("operator")
 
@@ -242,9 +234,7 @@ def earlier(world: World, name: str, log: MemoryLog) -> Any:
 
 
 @pytest.mark.parametrize("node", ["this", "earlier"])
-def test_both_releases_work_in_an_open_chroot_whose_policy_is_prepared(
-    world: World, parties: Parties, node: str
-) -> None:
+def test_both_releases_work_in_an_open_chroot_with_a_policy(world: World, parties: Parties, node: str) -> None:
     log = MemoryLog(100)
     options = {"zk_auth_file": parties.file("coordinator")} if node == "this" else {"wrap": EarlierRelease}
     world.coordinator(**options)
@@ -268,9 +258,7 @@ def test_both_releases_work_in_an_open_chroot_whose_policy_is_prepared(
 
 @pytest.mark.full("processes, beside the same in virtual time")
 @pytest.mark.real_zookeeper("it starts a process")
-def test_earlier_release_is_refused_by_a_secured_chroot_and_harms_nothing(
-    world: World, parties: Parties, tmp_path: Path
-) -> None:
+def test_earlier_release_is_refused_by_a_secured_chroot(world: World, parties: Parties, tmp_path: Path) -> None:
     log = MemoryLog(100)
     service = world.coordinator(zk_auth_file=parties.file("coordinator"))
     world.topic("t", 4)
@@ -294,31 +282,3 @@ def test_earlier_release_is_refused_by_a_secured_chroot_and_harms_nothing(
     eventually(lambda: len(new.polled) == 800, 15, "the group goes on")
     assert world.stable("g", 1).generation == state.generation
     assert parties.deviations() == ""
-
-
-# ---- a member that closes what it may create
-
-
-@pytest.mark.parametrize("path", ["id", "seat", "channel", "query", "pool"])
-def test_member_of_a_secured_group_that_closes_its_own_znode_stops_no_other_group(
-    world: World, parties: Parties, path: str
-) -> None:
-    log = MemoryLog(100)
-    service = world.coordinator(zk_auth_file=parties.file("coordinator"), sweep_interval_ms=200)
-    world.topic("t", 4)
-    assert parties.applies(*SECURE, "--acl-read", "closed").exit_code == 0
-    for group in ("g", "h"):
-        parties.run_ok("operator", "groups", "create", group, "--members", parties.identity(f"team-{group}"))
-        world.consumer(group, "c1", {"t": 1}, log=log, zk_auth_file=parties.file(f"team-{group}"))
-        world.stable(group, 1)
-    mallory = parties.session("team-g")
-    closed = getattr(GroupPaths("g"), path)("mallory")
-
-    mallory.commit([Create(closed, b"", acl=(AclEntry(31, parties.identity("team-g")),))])
-
-    assert "digest:" in parties.deviations(), "it is seen"
-    for group in ("g", "h"):
-        world.consumer(group, "late", {"t": 1}, log=log, zk_auth_file=parties.file(f"team-{group}"))
-        world.stable(group, 2)
-    assert service.term is not None and service.term.epoch == 1
-    mallory.close()

@@ -160,9 +160,7 @@ def test_directory_of_an_earlier_release_with_a_host_of_each_server_is_read(tmp_
     assert Ensemble.load(tmp_path).hosts == made.hosts
 
 
-def test_missing_java_is_one_sentence_with_the_package_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_java_is_one_sentence_with_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
 

@@ -1,4 +1,4 @@
-"""The session's end alone ends a membership; and how a group starts."""
+"""Ends of memberships by a session's end and by an eviction, whose mark may be lifted; and how a group starts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from coordinator.zk.errors import Refused
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.group_state import STABLE
 from coordinator.zk.znodes.records import UNKNOWN_MEMBER_ID
+from tests.support.cli import run_ok
 from tests.support.hand import ManualStage, Puppet
+from tests.support.liar import Liar
+from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
 from tests.support.world import World, parts
 
@@ -59,3 +62,19 @@ def test_a_hundred_consumers_within_a_second_cost_three_generations_at_most(worl
     assert len(state.target) == 100
     assert state.generation <= 3
     assert frozenset().union(*(member.running for member in members)) == parts("t", *range(100))
+
+
+def test_partitions_of_a_lifted_mark_are_started_at_once(world: World, zk: str) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    bad = Liar(zk, "g", "bad", {"t": 1}, lease_ms=30_000, max_poll_interval_ms=2000)
+    eventually(lambda: bad.acknowledges(claims=True, owns=True), 5, "it runs all")
+    good = world.consumer("g", "good", {"t": 1}, log=MemoryLog(10))
+    eventually(lambda: (bad.acknowledges() and bad.is_evicted) or bad.is_evicted, 5, "it is evicted")
+    assert len(world.state("g").marks) == 1
+
+    run_ok(zk, "groups", "lift-mark", "g", "bad", "--execute")
+
+    eventually(lambda: good.held == parts("t", 0, 1, 2, 3), 5, "the good member has all")
+    assert world.state("g").marks == ()
+    bad.close()

@@ -19,75 +19,45 @@ pytestmark = pytest.mark.both_zookeepers
 PATHS = GroupPaths("g")
 
 
-def test_between_stop_and_start_the_next_coordinator_sends_the_starts(stage: ManualStage, world: World) -> None:
-    first = stage.hand("first")
-    one, two = stage.stable_pair(first)
-    three = stage.puppet("g", "c3", {"t": 1})
-    first.turn("g")
-    one.obey()
-    two.obey()
-    assert one.running | two.running == frozenset()
-    first.close()
-
-    second = stage.hand("second")
-    second.turn("g")
-
-    assert (one.options(), two.options(), three.options()) == (["start-fetcher"],) * 3
-    second.settle("g", one, two, three)
-    assert world.state("g").generation == 2, "the target was decided already"
-    assert (len(one.gave_up), len(two.gave_up)) == (1, 1), "no member stops twice"
+STOP, START = [("stop-fetcher", 2)], [("start-fetcher", 2)]
+"""What the second coordinator has sent, in its epoch."""
 
 
-def test_amid_the_stops_the_next_coordinator_stops_the_rest(stage: ManualStage, world: World) -> None:
-    first = stage.hand("first")
-    one, two = stage.stable_pair(first)
-    three = stage.puppet("g", "c3", {"t": 1})
-    first.turn("g")
-    one.obey()
-    first.close()
-    assert two.options() == ["stop-fetcher"]
-
-    second = stage.hand("second")
-    second.turn("g")
-    second.turn("g")
-
-    assert (one.options(), three.options()) == (["start-fetcher"], []), "c3 waits for what c2 still runs"
-    assert [(command.option, command.epoch) for command in two.commands()] == [("stop-fetcher", 2)]
-    second.settle("g", one, two, three)
-    assert one.running | two.running | three.running == parts("t", 0, 1, 2, 3)
-
-
-def test_next_coordinator_waits_for_the_remaining_start_acknowledgements(stage: ManualStage, world: World) -> None:
-    stage.topic("t", 4)
-    first = stage.hand("first")
-    one, two = stage.puppet("g", "c1", {"t": 1}), stage.puppet("g", "c2", {"t": 1})
-    first.turn("g")
-    one.obey()
-    first.close()
-
-    second = stage.hand("second")
-    second.settle("g", one, two)
-
-    assert world.state("g").generation == 1
-    assert (one.applied, two.applied, one.gave_up) == (1, 1, [])
-
-
-def test_next_coordinator_completes_a_rebalance_after_the_last_acknowledgement(
-    stage: ManualStage, world: World
+@pytest.mark.parametrize(
+    ("stopped", "started", "sent"),
+    [
+        ("c1", "", [START, STOP, []]),  # c3 waits for what c2 still runs
+        ("c1 c2", "", [START, START, START]),
+        ("c1 c2 c3", "c1", [[], START, START]),
+        ("c1 c2 c3", "c1 c2 c3", [[], [], []]),
+    ],
+    ids=["amid the stops", "between stop and start", "amid the starts", "after the last acknowledgement"],
+)
+def test_next_coordinator_completes_the_rebalance_that_was_begun(
+    stage: ManualStage, world: World, stopped: str, started: str, sent: list[list[tuple[str, int]]]
 ) -> None:
-    stage.topic("t", 4)
     first = stage.hand("first")
-    puppet = stage.puppet("g", "c1", {"t": 1})
-    first.turn("g")
-    puppet.obey()
-    first.close()
+    puppets = [*stage.stable_pair(first), stage.puppet("g", "c3", {"t": 1})]
+    for names in (stopped, started):
+        if names:
+            first.turn("g")
+        for puppet in puppets:
+            if puppet.name in names:
+                puppet.obey()
     assert world.state("g").state != STABLE
+    first.close()
 
-    state = stage.hand("second").turn("g").state
+    second = stage.hand("second")
+    for _ in range(2):
+        second.turn("g")
 
-    assert state is not None and (state.state, state.generation) == (STABLE, 1)
-    (record,) = world.history("g")
-    assert record.finished_ms is not None
+    assert [[(command.option, command.epoch) for command in puppet.commands()] for puppet in puppets] == sent
+    second.settle("g", *puppets)
+    assert world.state("g").generation == 2, "the target was decided already"
+    assert [len(puppet.gave_up) for puppet in puppets] == [1, 1, 0], "no member stops twice"
+    assert [puppet.applied for puppet in puppets] == [3, 3, 1]
+    assert frozenset().union(*(puppet.running for puppet in puppets)) == parts("t", 0, 1, 2, 3)
+    assert world.history("g")[-1].finished_ms is not None
 
 
 def test_group_changed_without_an_elected_coordinator_is_rebalanced_by_the_next(
@@ -117,9 +87,7 @@ class BreaksOnDemand(FrontStore):
         return super().children_many(paths, watch)
 
 
-def test_coordinator_whose_thread_crashes_resigns_and_is_a_candidate_again(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_coordinator_whose_thread_crashes_resigns_first(world: World, caplog: pytest.LogCaptureFixture) -> None:
     service = world.coordinator(wrap=BreaksOnDemand)
     world.elected(service)
     session = world.session_of(service)

@@ -9,10 +9,8 @@ import pytest
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer
-from consumer.errors import FencedInstanceId
 from consumer.logs.base import Fetched
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.znodes.group_state import PREPARING
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import UNKNOWN_MEMBER_ID
@@ -74,24 +72,6 @@ def test_dead_consumer_is_replaced_without_lost_or_repeated_records(served: Worl
     all_came(log, dies, stays)
     served.delivered_once("t", 4, 200)
     eventually(lambda: stays.held == ALL, 5, "it holds the partitions of its channel")
-
-
-def test_newest_process_of_a_name_fences_the_first_which_does_not_rejoin(served: World, log: MemoryLog) -> None:
-    first = served.consumer("g", "c1", {"t": 1}, log=log)
-    before = served.stable("g", 1)
-
-    second = served.consumer("g", "c1", {"t": 1}, log=log)
-
-    eventually(lambda: isinstance(first.error, FencedInstanceId), 10, "the first consumer is fenced")
-    served.stable("g", 1, above=before.generation)
-    log.end = 200
-    all_came(log, first, second)
-    served.delivered_once("t", 4, 200)
-    assert ("lost", ALL) in first.events
-    with pytest.raises(FencedInstanceId):
-        first.consumer.poll(0)
-    assert (second.held, first.held) == (ALL, frozenset())
-    assert served.channel("g", "c1").incarnation == served.state("g").target["c1"].incarnation
 
 
 def test_application_that_stops_polling_leaves_and_rejoins_when_it_polls(served: World, log: MemoryLog) -> None:
@@ -162,18 +142,6 @@ def test_briefly_disconnected_consumer_pauses_and_resumes_without_a_rebalance(
     all_came(log, consumer)
     assert (served.state("g").generation, member.registrations) == (before.generation, 1)
     served.delivered_once("t", 4, 200)
-
-
-def test_a_stuck_consumer_does_not_delay_the_partitions_of_others(served: World, stage: ManualStage) -> None:
-    stuck = stage.puppet("g", "c1", {"t": 1})
-    other = served.consumer("g", "c2", {"t": 1})
-    stuck.obey_until(parts("t", 0, 1))
-    served.stable("g", 2)
-
-    joiner = served.consumer("g", "c3", {"t": 1})
-
-    eventually(lambda: (other.held, joiner.held) == (parts("t", 2), parts("t", 3)), 15, "they run what is free")
-    assert (stuck.options(), served.state("g").state) == (["stop-fetcher"], PREPARING)
 
 
 def test_churn_of_thirty_joins_and_leaves_converges_and_loses_nothing(world: World) -> None:

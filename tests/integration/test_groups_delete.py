@@ -122,9 +122,7 @@ def test_interrupted_delete_leaves_an_empty_group_to_delete_again(store: Store, 
 
 
 @pytest.mark.parametrize("at", [2, 4])
-def test_member_that_registers_half_way_has_a_whole_group(
-    world: World, stage: ManualStage, large: SealedGroup, at: int
-) -> None:
+def test_member_joining_half_way_has_a_group(world: World, stage: ManualStage, large: SealedGroup, at: int) -> None:
     made = MadeGroup(world.store)
     stage.topic("t", 2, T.id)
     hand = stage.hand()

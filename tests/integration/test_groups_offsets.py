@@ -124,9 +124,7 @@ def test_dry_run_shows_the_offsets_that_an_execution_sets(
     assert "WARN: No action will be performed" in dry.stderr and "No action" not in done.stderr
 
 
-def test_start_offsets_can_be_set_before_the_group_exists(
-    world: World, stage: ManualStage, topics: dict[str, Topic], log_dir: Path
-) -> None:
+def test_a_group_is_made_by_a_reset(world: World, stage: ManualStage, topics: dict[str, Topic], log_dir: Path) -> None:
     options = ["new", "--topic", "t", "--to-offset", "50", "--log-dir", str(log_dir)]
     dry = run_ok(world.zk, "groups", "reset-offsets", *options, "--dry-run")
     is_made = world.data(GroupPaths("new").root) is not None
@@ -144,9 +142,7 @@ def test_start_offsets_can_be_set_before_the_group_exists(
 # ---- members
 
 
-def test_reset_waits_for_the_turn_ending_the_last_member(
-    world: World, stage: ManualStage, topics: dict[str, Topic], log_dir: Path
-) -> None:
+def test_reset_waits_for_a_last_turn(world: World, stage: ManualStage, topics: dict[str, Topic], log_dir: Path) -> None:
     stage.topic("t", 2, topics["t"].id)
     hand, one = stage.hand(), stage.puppet("g", "c1", {"t": 1})
     hand.settle("g", one)

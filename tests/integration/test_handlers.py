@@ -10,11 +10,12 @@ import pytest
 from coordinator.rebalance.handlers import Handlers
 from coordinator.term.operator_requests import Asked
 from coordinator.zk.errors import ConnectionLost, StoreError
-from coordinator.zk.store import Create, Listing, Node, Operation, SetData, Store, Watch
+from coordinator.zk.store import Create, Listing, Operation, SetData, Store, Watch
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import TurnRequest
+from tests.support.client_side import Hooked
 from tests.support.hand import Hand, ManualStage
-from tests.support.stores import FrontStore
+from tests.support.stores import FrontStore, Reads
 from tests.support.strategies import RANGE
 from tests.support.terms import with_config, with_store
 from tests.support.wait import eventually
@@ -24,17 +25,11 @@ PATHS = GroupPaths("g")
 
 
 @contextmanager
-def handlers_of(
-    hand: Hand, stage: ManualStage, store: Store, asked: Asked, debounce_ms: int = 100
-) -> Iterator[Handlers]:
+def handlers_of(hand: Hand, stage: ManualStage, store: Store, asked: Asked, late_ms: int = 100) -> Iterator[Handlers]:
     """One handler without listeners: a test requests every turn."""
     over: list[str] = []
-    term = with_config(
-        with_store(hand.term, store),
-        group_initial_rebalance_delay_ms=500,
-        rebalance_handlers=1,
-        rebalance_debounce_ms=debounce_ms,
-    )
+    options = {"group_initial_rebalance_delay_ms": 500, "rebalance_handlers": 1, "rebalance_debounce_ms": late_ms}
+    term = with_config(with_store(hand.term, store), **options)
     handlers = Handlers(term, RANGE, over.append, asked)
     tasks = handlers.start(lambda: stage.topics)
     try:
@@ -46,21 +41,6 @@ def handlers_of(
             task.join(5)
 
 
-class Interrupted(FrontStore):
-    """Calls `then` once, while the multi that begins the first generation is on its way."""
-
-    def __init__(self, store: Store, then: Callable[[], None]) -> None:
-        super().__init__(store)
-        self._then: Callable[[], None] | None = then
-
-    def commit(self, operations: Sequence[Operation]) -> list[str]:
-        begins = any(isinstance(o, SetData) and o.path == PATHS.state for o in operations)
-        then, self._then = (self._then, None) if begins else (None, self._then)
-        if then is not None:
-            then()
-        return self.behind.commit(operations)
-
-
 def test_changes_while_a_generation_begins_share_a_turn_with_those_soon_after(world: World, stage: ManualStage) -> None:
     hand = stage.hand()
     stage.topic("t", 4)
@@ -70,7 +50,9 @@ def test_changes_while_a_generation_begins_share_a_turn_with_those_soon_after(wo
         stage.puppet("g", name, {"t": 1})
         handlers.ask("g", f"joined {name}")
 
-    with handlers_of(hand, stage, Interrupted(hand.store, lambda: joins("c2")), asked, debounce_ms=1500) as handlers:
+    store = Hooked(hand.store)
+    store.before(lambda commit: any(isinstance(each, SetData) for each in commit), lambda: joins("c2"))
+    with handlers_of(hand, stage, store, asked, late_ms=1500) as handlers:
         joins("c1")
         eventually(lambda: world.data(PATHS.state) is not None and world.state("g").generation >= 1, 5, "it began")
         joins("c3")
@@ -79,32 +61,27 @@ def test_changes_while_a_generation_begins_share_a_turn_with_those_soon_after(wo
     assert world.state("g").generation == 2
 
 
-class Shut(FrontStore):
-    """Refuses to read requests once it `is_shut`, like a server with an ACL on them."""
-
-    is_shut = False
-
-    def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
-        if self.is_shut and PATHS.request in paths:
-            raise StoreError("ZooKeeper refused to answer: NoAuthError()")
-        return self.behind.get_many(paths, watch)
-
-
 def test_a_request_that_cannot_be_answered_does_not_end_the_handler(world: World, stage: ManualStage) -> None:
     hand = stage.hand()
     stage.topic("t", 4)
     stage.puppet("g", "c1", {"t": 1})
     world.put(PATHS.request, TurnRequest("somebody", 1).to_bytes())
-    shut = Shut(hand.store)
-    asked = Asked(with_store(hand.term, shut))
+    reads = Reads(hand.store)
+    asked = Asked(with_store(hand.term, reads))
     asked.read_requests(["g"], lambda path: None)
-    shut.is_shut = True
+
+    def refused() -> None:
+        """As by a server with an ACL on it."""
+        raise StoreError("ZooKeeper refused to answer: NoAuthError()")
+
+    reads.after(PATHS.request, refused)
 
     with handlers_of(hand, stage, hand.store, asked) as handlers:
         handlers.ask("g", "requested")
         eventually(lambda: handlers.turns == 1, 5, "a turn")
         handlers.ask("g", "again")
         eventually(lambda: handlers.turns > 1, 5, "the handler lives on")
+        assert reads.paths.count(PATHS.request) > 1, "it was refused"
 
 
 class Deaf(FrontStore):

@@ -1,13 +1,19 @@
-"""`history G`: a group's last rebalances, and the standstill of each."""
+"""`history G`: a group's last rebalances, and the standstill of each; `status --check` while something happens."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 
-from coordinator.zk.znodes.paths import GroupPaths
-from tests.support.cli import run_json, run_ok
+from coordinator.admin.health import read_status
+from coordinator.zk.store import Node, Watch
+from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
+from coordinator.zk.znodes.records import CoordinatorRecord, EpochRecord
+from tests.support.cli import run, run_json, run_ok
 from tests.support.hand import ManualStage
+from tests.support.stores import FrontStore
+from tests.support.wait import eventually
 from tests.support.world import World
 
 PATHS = GroupPaths("g")
@@ -59,21 +65,6 @@ def test_replaced_rebalance_names_its_successor_and_passes_its_standstill_on(sta
     assert node is not None and json.loads(node.data)["replaced_by"] == last["generation"]
 
 
-def test_last_twenty_rebalances_are_kept_in_order(stage: ManualStage) -> None:
-    hand = stage.hand()
-    one, _ = stage.stable_pair(hand)
-    first = hand.turn("g").state
-    assert first is not None
-    for partitions in range(5, 27):
-        stage.topic("t", partitions)
-        hand.settle("g", one, _)
-
-    records = run_json(stage.zk, "history", "g")
-
-    generation = first.generation + 22
-    assert [record["generation"] for record in records] == list(range(generation - 19, generation + 1))
-
-
 def test_the_history_says_why_and_since_when_a_member_was_evicted(stage: ManualStage) -> None:
     hand = stage.hand()
     one, two = stage.stable_pair(hand, max_poll_interval_ms=500)
@@ -91,3 +82,44 @@ def test_the_history_says_why_and_since_when_a_member_was_evicted(stage: ManualS
     assert evicted["since_ms"] >= since.stat.mtime_ms - 100, "its last sign of life"
     assert table.split("Evicted:\n")[1].split()[:4] == ["GENERATION", "EVICTED", "SINCE", "WHY"]
     assert re.search(rf"^ +{generation}  {evicted['member']}  20.*Z  evicted: it ", table, re.MULTILINE)
+
+
+def test_unacknowledged_command_is_unhealthy_once_it_is_old(world: World, stage: ManualStage) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    puppet = stage.puppet("g", "c1", {"t": 1})
+    eventually(lambda: puppet.options() == ["start-fetcher"], 5, "a start is sent")
+
+    early = run(world.zk, "status", "--check", "--stuck-after-ms", "600000")
+    late = run(world.zk, "status", "--check", "--stuck-after-ms", "0")
+
+    assert early.exit_code == 0, early.stdout
+    assert late.exit_code == 5
+    assert "c1 has not acknowledged start-fetcher command-0000000000" in late.stdout
+    assert "CompletingRebalance for " in late.stdout
+
+
+class Electing(FrontStore):
+    """A node is elected between the first reads of the epoch and of the coordinator."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.store)
+        self._world = world
+        self._has_elected = False
+
+    def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
+        found = self.behind.get_many(paths, watch)
+        if COORDINATOR_EPOCH in paths and not self._has_elected:
+            self._has_elected = True
+            self._world.put(COORDINATOR_EPOCH, EpochRecord(4).to_bytes())
+            self._world.put(COORDINATOR, CoordinatorRecord("b", "host", 4).to_bytes())
+        return found
+
+
+def test_election_during_the_status_check_is_no_alarm(world: World) -> None:
+    world.put(COORDINATOR_EPOCH, EpochRecord(3).to_bytes())
+
+    found = read_status(Electing(world), world.brokers)
+
+    assert found.coordinator is not None
+    assert (found.coordinator.epoch, found.epoch) == (4, 4)

@@ -81,9 +81,7 @@ def test_every_znode_of_the_table_is_there_with_its_acl(chroot: SecuredChroot) -
 
 
 @pytest.mark.parametrize("identity", [NOBODY, OTHER_TEAM, READER])
-def test_intruder_is_refused_every_operation_on_every_znode(
-    chroot: SecuredChroot, acl_read: str, identity: str
-) -> None:
+def test_intruder_is_refused_every_operation_on_each_znode(chroot: SecuredChroot, acl_read: str, identity: str) -> None:
     before = stats(chroot)
     own = OTHERS_GROUP if identity == OTHER_TEAM else "no path"
     paths = [path for path in chroot.paths() if not f"{path}/".startswith(f"{own}/")]
@@ -138,9 +136,7 @@ def may(client: Any, path: str, child: str) -> str:
 
 
 @pytest.mark.parametrize("identity", ["coordinator", TEAM, "operator"])
-def test_each_party_has_the_letters_of_the_table_and_no_more(
-    chroot: SecuredChroot, acl_read: str, identity: str
-) -> None:
+def test_each_party_has_just_the_rights_of_the_table(chroot: SecuredChroot, acl_read: str, identity: str) -> None:
     before = stats(chroot)
     paths = [path for path in chroot.paths() if identity != TEAM or not f"{path}/".startswith(f"{OTHERS_GROUP}/")]
     wrong = []

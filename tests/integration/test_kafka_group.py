@@ -130,9 +130,7 @@ def test_slots_seal_exactly_the_committed_records_of_transactions(kafka: Kafka, 
     assert checked.exit_code == 0, checked.output
 
 
-def test_slots_seal_every_kafka_record_when_the_broker_and_a_slot_are_killed(
-    kafka: Kafka, world: World, tmp_path: Path
-) -> None:
+def test_slots_seal_every_record_when_broker_and_slot_are_killed(kafka: Kafka, world: World, tmp_path: Path) -> None:
     topic, group = kafka.name("orders"), kafka.name("group")
     kafka.topic(topic, 4)
     folder = SegmentFolder(str(tmp_path / "segments"))

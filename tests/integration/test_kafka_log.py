@@ -16,8 +16,7 @@ import pytest
 from consumer.logs import KafkaPlace, open_log
 from consumer.logs.base import Log, LogError, OffsetOutOfRange, TopicIdPartition, UnknownTopic
 from consumer.logs.kafka.client import KafkaClient
-from consumer.logs.kafka.source import KafkaLog, KafkaSource
-from coordinator.zk.znodes.partitions import TopicPartition
+from consumer.logs.kafka.source import KafkaLog
 from tests.support.kafka import USERS, Kafka, fetched, reader, refused
 from tests.support.wait import eventually, within
 
@@ -43,20 +42,6 @@ def test_records_are_fetched_in_order_from_any_offset_within_the_limits(kafka: K
         assert len(one) == 1
         assert (log.earliest(topic, topic_id, 0), log.latest(topic, topic_id, 0)) == (0, 10)
         assert (log.earliest(topic, topic_id, 1), log.latest(topic, topic_id, 1)) == (0, 0)
-
-
-def test_each_of_many_seeks_fetches_the_records_at_its_offset(kafka: Kafka) -> None:
-    topic = kafka.name()
-    topic_id = kafka.topic(topic)
-    kafka.write(topic, numbered(300))
-    choose = random.Random(7)
-
-    with kafka.log() as log:
-        for _ in range(25):
-            first = choose.randrange(300)
-            last = min(300, first + choose.randint(1, 50))
-            rows = fetched(log, topic, topic_id, first, upto=last)
-            assert [row["offset"] for row in rows] == list(range(first, last))
 
 
 def test_key_headers_and_timestamp_of_a_record_are_delivered_unchanged(kafka: Kafka) -> None:
@@ -228,9 +213,7 @@ def test_damaged_records_are_reported_and_later_ones_not_delivered_in_their_plac
         assert "from offset 1 on are damaged" in str(error)
 
 
-def test_record_with_a_non_text_header_name_loses_its_headers_with_a_log_entry(
-    kafka: Kafka, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_record_with_a_non_text_header_name_loses_its_headers(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
     """No client that is at hand writes such a name: it is put into the broker's file, past its checksum."""
     topic = kafka.name()
     topic_id = kafka.topic(topic)
@@ -341,9 +324,7 @@ def answers_without_tls(came: list[object]) -> Iterator[str]:
             thread.join(10)
 
 
-def test_failed_tls_handshake_is_retried_like_an_unavailable_broker_and_logged(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_failed_tls_handshake_is_an_outage_that_is_retried(caplog: pytest.LogCaptureFixture) -> None:
     came: list[object] = []
     with answers_without_tls(came) as address:
         place = KafkaPlace(options={"security.protocol": "ssl"})
@@ -394,23 +375,3 @@ def test_the_ends_of_many_partitions_are_one_question(kafka: Kafka, monkeypatch:
     assert [ends[place] for place in places] == [0, 0, 4]
     assert ends[TopicIdPartition(other, ids[other], 0)] == 0
     assert isinstance(ends[TopicIdPartition("no-such", "x", 0)], UnknownTopic)
-
-
-def test_released_partition_is_fetched_no_more_and_unconfirmed_records_are_bounded(
-    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("consumer.logs.kafka.source.UNCONFIRMED_BYTES", 50_000)
-    topic = kafka.name()
-    topic_id = kafka.topic(topic, 2)
-    for number in range(2):
-        kafka.write(topic, [bytes(1000)] * 600, partition=number)
-
-    with kafka.log() as log:
-        source = cast(KafkaSource, reader(log).source)
-        eventually(lambda: reader(log).look(topic, topic_id, 0, 0, 1000), 20, "the first one is fetched")
-        for first in range(0, 600, 10):  # this partition does not wait for the other
-            assert len(fetched(log, topic, topic_id, first, 1, upto=first + 10, max_bytes=10_000)) == 10
-            assert source._queue.size <= 50_000 + 1000 * 1100
-        source.release([TopicPartition(topic, 0)])
-        assert {entry.part.number for queue in source._queue._queues.values() for entry in queue} <= {1}
-        assert len(fetched(log, topic, topic_id, 0, 0, upto=600)) == 600

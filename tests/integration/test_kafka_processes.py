@@ -59,9 +59,7 @@ def all_printed(wanted: set[Record], *consumers: ProjectProcess) -> bool:
     return True
 
 
-def test_two_processes_print_every_kafka_record_though_one_and_broker_are_killed(
-    kafka: Kafka, world: World, tmp_path: Path
-) -> None:
+def test_every_record_is_printed_though_a_process_and_a_broker_die(kafka: Kafka, world: World, tmp_path: Path) -> None:
     topic, group = kafka.name("orders"), kafka.name("group")
     kafka.topic(topic, PARTITIONS)
     options = ["--topics", topic, *AUTO_COMMIT]

@@ -297,9 +297,7 @@ def test_a_broker_that_refuses_credentials_is_named_and_only_its_partitions_wait
 
 @pytest.mark.full("one of two brokers fails")
 @either
-def test_a_consumer_that_joins_while_a_broker_hangs_begins_with_the_others(
-    brokers: TwoBrokers, world: World, is_controller: bool
-) -> None:
+def test_consumer_that_joins_beside_a_hanging_broker(brokers: TwoBrokers, world: World, is_controller: bool) -> None:
     """Its bootstrap servers, its first request for metadata and those for start offsets include the one that hangs."""
     victim = the_victim(brokers, is_controller)
     topic, group = brokers.name("orders"), brokers.name("group")
@@ -324,9 +322,7 @@ def test_a_consumer_that_joins_while_a_broker_hangs_begins_with_the_others(
 
 
 @pytest.mark.full("one of two brokers fails")
-def test_a_replicated_partition_goes_on_at_its_next_leader_when_one_is_killed(
-    brokers: TwoBrokers, world: World
-) -> None:
+def test_replicated_partition_goes_on_at_its_next_leader_when_one_is_killed(brokers: TwoBrokers, world: World) -> None:
     topic, group = brokers.name("orders"), brokers.name("group")
     brokers.topic(topic, 2, replicas=[[2, 0], [0, 2]])
     consumer = joins(world, group, "c1", topic, session_timeout_ms=CALM_MS)
@@ -340,9 +336,7 @@ def test_a_replicated_partition_goes_on_at_its_next_leader_when_one_is_killed(
 
 
 @pytest.mark.full("one of two brokers fails")
-def test_slots_seal_every_record_of_two_brokers_when_one_and_a_slot_are_killed(
-    brokers: TwoBrokers, world: World, tmp_path: Path
-) -> None:
+def test_slots_seal_all_when_a_broker_and_a_slot_die(brokers: TwoBrokers, world: World, tmp_path: Path) -> None:
     topic, group = brokers.name("orders"), brokers.name("group")
     brokers.topic(topic, len(LEADERS), replicas=[[leader] for leader in LEADERS])
     folder = SegmentFolder(str(tmp_path / "segments"))

@@ -154,9 +154,7 @@ def test_a_scrape_follows_joins_a_kill_and_more_partitions(world: World, process
 
 
 @pytest.mark.full("processes, beside the same in virtual time")
-def test_elected_metric_is_set_on_the_next_node_and_cleared_on_the_deposed_one(
-    world: World, processes: ExitStack, tmp_path: Path
-) -> None:
+def test_next_node_alone_has_the_metrics_of_the_elected(world: World, processes: ExitStack, tmp_path: Path) -> None:
     first, at_first = node(processes, tmp_path, world, "first", *LOG_JSON)
     at_first.shows(1, "active_coordinator")
     world.topic("t", 4)
@@ -185,9 +183,7 @@ def test_elected_metric_is_set_on_the_next_node_and_cleared_on_the_deposed_one(
 
 
 @pytest.mark.full("processes, beside the same in virtual time")
-def test_eviction_is_counted_and_a_deleted_groups_metrics_are_removed(
-    world: World, processes: ExitStack, tmp_path: Path
-) -> None:
+def test_eviction_is_counted_until_the_group_is_deleted(world: World, processes: ExitStack, tmp_path: Path) -> None:
     _, at_node = node(processes, tmp_path, world, "a", "--sweep-interval-ms", "200")
     world.topic("t", 4)
     stuck = world.consumer("g", "stuck", {"t": 1}, log=MemoryLog(), max_poll_interval_ms=60_000)
@@ -240,9 +236,7 @@ def test_consumers_of_one_process_share_a_metrics_server_that_drops_closed_ones(
 
 
 @pytest.mark.parametrize("side", ["node", "consumer"])
-def test_a_port_that_is_taken_is_one_sentence_and_exit_code_1(
-    world: World, processes: ExitStack, tmp_path: Path, side: str
-) -> None:
+def test_taken_port_is_one_sentence(world: World, processes: ExitStack, tmp_path: Path, side: str) -> None:
     with socket.socket() as taken:
         taken.bind(("0.0.0.0", 0))
         taken.listen()
@@ -262,9 +256,7 @@ def test_a_port_that_is_taken_is_one_sentence_and_exit_code_1(
 
 
 @pytest.mark.full("processes, beside the same in virtual time")
-def test_a_consumers_json_log_is_json_from_the_first_line_to_the_last(
-    world: World, processes: ExitStack, tmp_path: Path
-) -> None:
+def test_json_log_is_json_from_the_first_line_to_the_last(world: World, processes: ExitStack, tmp_path: Path) -> None:
     world.coordinator()
     world.topic("t", 4)
     process, _ = consumer(processes, tmp_path, world, "c1", *LOG_JSON)

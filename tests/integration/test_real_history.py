@@ -185,9 +185,7 @@ def test_transaction_log_has_exactly_the_committed_changes(own_ensemble: Ensembl
 
 
 @pytest.mark.full("processes, beside the same in virtual time")
-def test_damaged_transaction_log_is_refused_and_a_truncated_one_is_read_to_its_end(
-    own_ensemble: Ensemble, tmp_path: Path
-) -> None:
+def test_damaged_transaction_log_is_refused_and_a_truncated_one_is_read(own_ensemble: Ensemble, tmp_path: Path) -> None:
     whole = max(version_folder(own_ensemble).glob("log.*"), key=lambda path: path.stat().st_size)
     data = whole.read_bytes()
     count = len(list(transactions(whole)))

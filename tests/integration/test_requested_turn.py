@@ -36,6 +36,17 @@ class Faulty(RangeAssignor):
         return super().assign(members, topics)
 
 
+@pytest.fixture
+def assignor(world: World) -> Faulty:
+    """That of the coordinator of group `g`, which is Stable."""
+    assignor = Faulty()
+    world.coordinator(assignor=assignor)
+    world.topic("t", 2)
+    world.consumer("g", "c1", {"t": 1})
+    world.stable("g", 1)
+    return assignor
+
+
 def test_a_requested_turn_cuts_the_wait_after_a_failure_short(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordinator.rebalance.handlers.LONGEST_BACKOFF_S", 600.0)
     assignor = Faulty()
@@ -59,12 +70,7 @@ def test_a_requested_turn_cuts_the_wait_after_a_failure_short(world: World, monk
     world.stable("g", 1)
 
 
-def test_request_is_kept_until_a_turn_has_succeeded(world: World) -> None:
-    assignor = Faulty()
-    world.coordinator(assignor=assignor)
-    world.topic("t", 2)
-    world.consumer("g", "c1", {"t": 1})
-    world.stable("g", 1)
+def test_request_is_kept_until_a_turn_has_succeeded(world: World, assignor: Faulty) -> None:
     assignor.fails = True
 
     failed = run(world.zk, "rebalance", "g", "--timeout", "0.5")
@@ -103,23 +109,7 @@ def test_a_deposed_coordinator_answers_no_request(world: World, stage: ManualSta
     assert world.data(PATHS.request) is not None
 
 
-def test_a_request_that_was_replaced_meanwhile_is_not_answered_by_the_turn_before(
-    world: World, stage: ManualStage
-) -> None:
-    hand = stage.hand()
-    stage.puppet("g", "c1", {"t": 1})
-    world.put(PATHS.request, TurnRequest("first", 1).to_bytes())
-    asked = Asked(with_store(hand.term, world.store))
-    request = asked.read_requests(["g"], lambda path: None)["g"]
-    world.remove(PATHS.request)
-    world.put(PATHS.request, TurnRequest("second", 2).to_bytes())
-
-    asked.answer("g", request)
-
-    assert b"second" in (world.data(PATHS.request) or b"")
-
-
-def test_second_requester_waits_for_the_same_turn(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_requester_waits_for_that_turn(world: World, assignor: Faulty, monkeypatch: pytest.MonkeyPatch) -> None:
     has_asked, await_turn = ThreadRuntime().event(), control.await_turn
 
     def noted(*words: Any) -> Any:
@@ -127,11 +117,6 @@ def test_second_requester_waits_for_the_same_turn(world: World, monkeypatch: pyt
         return await_turn(*words)
 
     monkeypatch.setattr(control, "await_turn", noted)
-    assignor = Faulty()
-    world.coordinator(assignor=assignor)
-    world.topic("t", 2)
-    world.consumer("g", "c1", {"t": 1})
-    world.stable("g", 1)
     assignor.fails = True
     world.put(PATHS.request, TurnRequest("the first", 1).to_bytes())
     results: list[Result] = []

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from coordinator.admin import control
 from coordinator.zk import lease
-from coordinator.zk.errors import OutcomeUnknown
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.store import Create, Operation
+from coordinator.zk.store import Create
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH
 from coordinator.zk.znodes.records import CoordinatorRecord, EpochRecord
 from tests.support.cli import run, run_json, run_ok
 from tests.support.processes import node_process
-from tests.support.stores import FrontStore
+from tests.support.stores import Interrupted, lost_reply
 from tests.support.wait import eventually, within
 from tests.support.world import World
 
@@ -47,9 +45,7 @@ def test_another_node_is_elected_and_the_group_continues(world: World, caplog: p
     assert world.elected(one, two, above=found["elected"]["epoch"]) is first
 
 
-def test_a_znode_that_was_removed_by_hand_makes_its_node_resign_at_once(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_node_whose_znode_is_removed_resigns_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "RENEWALS_A_TIMEOUT", 0.001)  # the lease looks every half an hour
     service = world.coordinator("only")
     world.elected(service)
@@ -85,29 +81,12 @@ def test_coordinator_znode_made_by_hand_is_removed_and_a_node_is_elected(world: 
     assert (found["deposed"]["epoch"], found["elected"]["node"], found["elected"]["epoch"]) == (99, "only", 4)
 
 
-class LostReply(FrontStore):
-    """Loses the reply to the first commit, which happened or not."""
-
-    def __init__(self, world: World, happens: bool) -> None:
-        super().__init__(world.store)
-        self._happens = happens
-        self._is_first = True
-
-    def commit(self, operations: Sequence[Operation]) -> list[str]:
-        if not self._is_first:
-            return super().commit(operations)
-        self._is_first = False
-        if self._happens:
-            super().commit(operations)
-        raise OutcomeUnknown("the reply to a commit was lost")
-
-
 @pytest.mark.parametrize("happens", [True, False], ids=["it happened", "it did not"])
 def test_a_resignation_whose_reply_was_lost_happens_once(world: World, happens: bool) -> None:
     service = world.coordinator("only")
     world.elected(service)
 
-    before, epoch = control.resign(LostReply(world, happens))
+    before, epoch = control.resign(Interrupted(world.store, **({"after" if happens else "before": lost_reply})))
 
     after = control.await_election(world.store, ThreadRuntime(), epoch, 10)
     assert (before.epoch, after and after.epoch) == (1, 2)

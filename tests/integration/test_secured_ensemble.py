@@ -94,8 +94,11 @@ def certified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Certified]:
         ensemble.stop()
 
 
+Opened = Callable[..., KazooStore]
+
+
 @pytest.fixture
-def opened() -> Iterator[Callable[..., KazooStore]]:
+def opened() -> Iterator[Opened]:
     """Opens sessions, which are closed at the end."""
     stores: list[KazooStore] = []
 
@@ -108,7 +111,7 @@ def opened() -> Iterator[Callable[..., KazooStore]]:
         store.close()
 
 
-def test_certificates_are_identities_of_acls(secure: Ensemble, opened: Callable[..., KazooStore]) -> None:
+def test_certificates_are_identities_of_acls(secure: Ensemble, opened: Opened) -> None:
     zk, access = f"{secure.hosts}/certificates", secure.identities.access
     subject = {
         name: (f"x509:CN={name},OU=embedded,O=zk-group",) for name in ("coordinator", "operator", "reader", "team-a")
@@ -138,14 +141,8 @@ def refusal(hosts: str, access: ZooKeeperAccess) -> str:
 def run(zk: str, words: list[str], access: ZooKeeperAccess | Mapping[str, str]) -> tuple[int, list[str]]:
     """A command's exit code, and its lines on stderr."""
     environment = environment_of(access) if isinstance(access, ZooKeeperAccess) else access
-    done = subprocess.run(
-        [sys.executable, "-m", *words, "--zk", zk],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command, environment = [sys.executable, "-m", *words, "--zk", zk], {**os.environ, **environment}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     return done.returncode, done.stderr.splitlines()
 
 
@@ -159,17 +156,13 @@ def auth_file(folder: Path, text: str) -> str:
 # ---- who is let in
 
 
-def test_session_is_that_of_the_sasl_user_and_of_the_certificate(
-    secure: Ensemble, opened: Callable[..., KazooStore]
-) -> None:
+def test_session_is_of_the_sasl_user_and_the_certificate(secure: Ensemble, opened: Opened) -> None:
     store = opened(secure.hosts, secure.identities.access("team-a"))
 
     assert identities_of_session(store) == {"sasl:team-a", "x509:CN=team-a,OU=embedded,O=zk-group"}
 
 
-def test_session_has_each_digest_of_the_file_beside_its_sasl_user(
-    secure: Ensemble, opened: Callable[..., KazooStore], tmp_path: Path
-) -> None:
+def test_session_has_the_digests_of_its_file_beside_sasl(secure: Ensemble, opened: Opened, tmp_path: Path) -> None:
     access = secure.identities.access("reader")
     lines = Path(access.zk_auth_file).read_text() + "digest:alice:one\n# a comment\n\ndigest:bob:t:w:o\n"
 
@@ -179,8 +172,8 @@ def test_session_has_each_digest_of_the_file_beside_its_sasl_user(
     assert schemes >= {"sasl:reader", "digest:alice", "digest:bob"}
 
 
-def test_credentials_come_from_the_environment_where_nothing_is_given(
-    secure: Ensemble, opened: Callable[..., KazooStore], monkeypatch: pytest.MonkeyPatch
+def test_credentials_come_from_the_environment(
+    secure: Ensemble, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in environment_of(secure.identities.access("team-b")).items():
         monkeypatch.setenv(name, value)
@@ -190,14 +183,12 @@ def test_credentials_come_from_the_environment_where_nothing_is_given(
     assert "sasl:team-b" in identities_of_session(store)
 
 
-def test_one_good_server_among_others_is_enough(certified: Certified, opened: Callable[..., KazooStore]) -> None:
+def test_one_good_server_among_others_is_enough(certified: Certified, opened: Opened) -> None:
     for _ in range(3):  # servers are tried in any order
         assert opened(certified.ensemble.hosts, certified.access).get("/") is not None
 
 
-def test_name_with_another_address_is_tried_there_too(
-    secure: Ensemble, opened: Callable[..., KazooStore], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_address_of_a_name_is_tried(secure: Ensemble, opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     port = secure.servers[0].port
 
     store = opened(f"localhost:{port}", secure.identities.access())  # ::1 has no such server
@@ -205,9 +196,7 @@ def test_name_with_another_address_is_tried_there_too(
     assert "sasl:operator" in identities_of_session(store)
 
 
-def test_host_names_are_not_checked_only_where_that_is_said(
-    certified: Certified, opened: Callable[..., KazooStore]
-) -> None:
+def test_host_names_are_not_checked_only_where_that_is_said(certified: Certified, opened: Opened) -> None:
     access = replace(certified.access, zk_tls_check_hostname=False)
 
     assert opened(certified.address(2), access).get("/") is not None
@@ -217,57 +206,74 @@ def test_host_names_are_not_checked_only_where_that_is_said(
 # ---- refusals
 
 
-def test_server_without_tls_is_named(zookeeper: Ensemble, secure: Ensemble) -> None:
-    access = replace(secure.identities.access(), zk_auth_file="")
+@dataclass(frozen=True)
+class Servers:
+    """All of them, the open one of the session too, and who is nobody's."""
 
-    assert refusal(zookeeper.hosts, access) == (
-        f"no session with ZooKeeper at {zookeeper.hosts}: it has no TLS on this port: check the port in --zk, "
-        "or unset zk_tls"
-    )
+    open: Ensemble
+    secure: Ensemble
+    certified: Certified
+    foreign: MadeCA
+    folder: Path
 
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_client_without_tls_is_told_to_have_it(secure: Ensemble, host: str) -> None:
-    address = f"{host}:{secure.servers[0].port}"
-
-    assert refusal(address, ZooKeeperAccess()) == (
-        f"no session with ZooKeeper at {address}: it has TLS on this port: set zk_tls and zk_tls_ca"
-    )
+    def with_foreign_certificate(self) -> ZooKeeperAccess:
+        own = str(self.foreign.issue("client", "client.invalid"))
+        return replace(self.secure.identities.access(), zk_tls_cert=own, zk_tls_key=own)
 
 
-def test_foreign_ca_is_named(secure: Ensemble, foreign: MadeCA) -> None:
-    access = replace(secure.identities.access(), zk_tls_ca=str(foreign.file))
-
-    text = refusal(secure.hosts, access)
-
-    assert "its certificate is refused (" in text and text.endswith(": check zk_tls_ca")
+@pytest.fixture
+def servers(zookeeper: Ensemble, secure: Ensemble, certified: Certified, foreign: MadeCA, tmp_path: Path) -> Servers:
+    return Servers(zookeeper, secure, certified, foreign, tmp_path)
 
 
-def test_expired_certificate_is_named(certified: Certified) -> None:
-    text = refusal(certified.address(1), certified.access)
+REFUSALS: dict[str, tuple[Callable[[Servers], tuple[str, ZooKeeperAccess]], str]] = {
+    "a server without TLS": (
+        lambda s: (s.open.hosts, replace(s.secure.identities.access(), zk_auth_file="")),
+        r"no session with ZooKeeper at HOSTS: it has no TLS on this port: check the port in --zk, or unset zk_tls",
+    ),
+    "a client without TLS": (
+        lambda s: (f"127.0.0.1:{s.secure.servers[0].port}", ZooKeeperAccess()),
+        r"no session with ZooKeeper at HOSTS: it has TLS on this port: set zk_tls and zk_tls_ca",
+    ),
+    "a client without TLS at a name": (
+        lambda s: (f"localhost:{s.secure.servers[0].port}", ZooKeeperAccess()),
+        r"no session with ZooKeeper at HOSTS: it has TLS on this port: set zk_tls and zk_tls_ca",
+    ),
+    "a foreign CA": (
+        lambda s: (s.secure.hosts, replace(s.secure.identities.access(), zk_tls_ca=str(s.foreign.file))),
+        r".*its certificate is refused \(.*: check zk_tls_ca",
+    ),
+    "an expired certificate": (
+        lambda s: (s.certified.address(1), s.certified.access),
+        r".*its certificate is refused \(certificate has expired\): renew it",
+    ),
+    "a certificate of another host": (
+        lambda s: (s.certified.address(2), s.certified.access),
+        r".*its certificate is refused \(IP address mismatch.*: name the server in --zk as its certificate does",
+    ),
+    "servers that are all bad": (
+        lambda s: (f"{s.certified.address(1)},{s.certified.address(2)}", s.certified.access),
+        r".*its certificate is refused.*",
+    ),
+    "a foreign certificate of the client": (
+        lambda s: (s.secure.hosts, s.with_foreign_certificate()),
+        r".*it refuses this client's certificate or TLS \(.*: check zk_tls_cert and zk_tls_key",
+    ),
+    "SASL at a server without it": (
+        lambda s: (s.open.hosts, ZooKeeperAccess(zk_auth_file=auth_file(s.folder, "sasl:operator:secret"))),
+        r"this ZooKeeper has no SASL users: use digest in zk_auth_file, or configure SASL at the servers",
+    ),
+}
 
-    assert text.endswith("its certificate is refused (certificate has expired): renew it")
 
+@pytest.mark.parametrize("what", REFUSALS)
+def test_refusal_says_what_to_do(servers: Servers, what: str) -> None:
+    given, sentence = REFUSALS[what]
+    hosts, access = given(servers)
 
-def test_certificate_of_another_host_is_named(certified: Certified) -> None:
-    text = refusal(certified.address(2), certified.access)
+    text = refusal(hosts, access)
 
-    assert "its certificate is refused (IP address mismatch" in text
-    assert text.endswith(": name the server in --zk as its certificate does")
-
-
-def test_servers_that_are_all_bad_are_a_refusal_too(certified: Certified) -> None:
-    assert "its certificate is refused" in refusal(f"{certified.address(1)},{certified.address(2)}", certified.access)
-
-
-def test_foreign_client_certificate_is_refused(secure: Ensemble, foreign: MadeCA) -> None:
-    own = str(foreign.issue("client", "client.invalid"))
-    access = replace(secure.identities.access(), zk_tls_cert=own, zk_tls_key=own)
-
-    text = refusal(secure.hosts, access)
-
-    assert "it refuses this client's certificate or TLS (" in text
-    assert text.endswith(": check zk_tls_cert and zk_tls_key")
+    assert re.fullmatch(sentence.replace("HOSTS", re.escape(hosts)), text, re.DOTALL), text
 
 
 WRONG = "ZooKeeper refuses the credentials of this client, or requires some: check zk_auth_file, or ZK_GROUP_ZK_AUTH"
@@ -281,18 +287,8 @@ def test_wrong_or_missing_credentials_are_refused(secure: Ensemble, tmp_path: Pa
         assert refusal(secure.hosts, replace(secure.identities.access(), zk_auth_file=file)) == WRONG
 
 
-def test_sasl_at_a_server_without_it_ends_at_once(zookeeper: Ensemble, tmp_path: Path) -> None:
-    access = ZooKeeperAccess(zk_auth_file=auth_file(tmp_path, "sasl:operator:secret"))
-
-    assert refusal(zookeeper.hosts, access) == (
-        "this ZooKeeper has no SASL users: use digest in zk_auth_file, or configure SASL at the servers"
-    )
-
-
 @pytest.mark.parametrize("words", [NODE, CONSUMER, STATUS], ids=["node", "consumer", "command"])
-def test_each_refusal_is_exit_code_78_of_each_command(
-    secure: Ensemble, foreign: MadeCA, tmp_path: Path, words: list[str]
-) -> None:
+def test_each_refusal_is_exit_code_78(secure: Ensemble, foreign: MadeCA, tmp_path: Path, words: list[str]) -> None:
     good = secure.identities.access()
     wrong = auth_file(tmp_path, "sasl:operator:forgotten-by-all")
     for access, reason in (
@@ -323,7 +319,7 @@ def test_file_that_others_may_read_is_a_mistake_of_usage(secure: Ensemble, tmp_p
 
 
 def test_renewed_certificate_is_used_and_a_lost_one_does_not_end_the_session(
-    secure: Ensemble, opened: Callable[..., KazooStore], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    secure: Ensemble, opened: Opened, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ca = tmp_path / "ca.pem"
     access = secure.identities.access()
@@ -342,9 +338,7 @@ def test_renewed_certificate_is_used_and_a_lost_one_does_not_end_the_session(
         opened(secure.hosts, replace(access, zk_tls_ca=str(ca)))
 
 
-def test_answer_that_tls_has_decrypted_is_not_left_waiting(
-    zookeeper: Ensemble, foreign: MadeCA, opened: Callable[..., KazooStore]
-) -> None:
+def test_answer_that_tls_has_decrypted_is_read_at_once(zookeeper: Ensemble, foreign: MadeCA, opened: Opened) -> None:
     """Where a TLS record holds several answers, the socket shows nothing more to read after the first one.
 
     Then kazoo would wait for a third of the session timeout, until its next ping is answered.

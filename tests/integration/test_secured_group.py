@@ -1,7 +1,10 @@
-"""The life of groups in a secured chroot: what each party does, its rights suffice for."""
+"""Groups in a secured chroot: what each party does, its rights suffice for; and docs/security.md, step by step."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +14,8 @@ from consumer.spark.source.query_znode import QueryPost
 from coordinator.admin.control import request_turn
 from coordinator.zk.embedded.ensemble import Ensemble
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.security.access import environment_of
+from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.znodes.paths import REGIONS, TURN_TIMES, GroupPaths
 from tests.support.cli import run_ok
 from tests.support.clients import fresh_chroot
@@ -18,6 +23,7 @@ from tests.support.memlog import MemoryLog
 from tests.support.region import region, running
 from tests.support.secured_chroot import TEAM, SecuredChroot
 from tests.support.wait import eventually
+from tests.support.world import World
 
 pytestmark = pytest.mark.real_zookeeper("it is about ACLs")
 G = GroupPaths("g")
@@ -120,3 +126,38 @@ def test_regions_are_checkpointed_reset_and_removed(chroot: SecuredChroot) -> No
     run_ok(chroot.zk, "groups", "delete", "counts")
 
     eventually(lambda: not world.names(REGIONS), 20, "the region is removed")
+
+
+ROOT = Path(__file__).parents[2]
+SECTION = "\n## From an open chroot in use to a secured one\n"
+
+
+def test_commands_of_the_page_secure_a_chroot_in_use_and_open_it_again(sasl_server: Ensemble) -> None:
+    section = (ROOT / "docs/security.md").read_text().split(SECTION)[1].split("\n## ")[0]
+    commands = [line.strip() for line in section.splitlines() if line.startswith("    ")]
+    assert len(commands) == 8
+    zk, access = fresh_chroot(sasl_server.hosts), sasl_server.identities.access
+    environment = {**os.environ, **environment_of(access("operator")), "ZK_GROUP_ZK": zk}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment["PYTHONPATH"] = str(ROOT)
+    world, log = World(zk, open_kazoo(zk, 30_000, access=access("operator"))), MemoryLog(100)
+    try:
+        node = world.coordinator(zk_auth_file=access("coordinator").zk_auth_file)
+        world.topic("t", 2)
+        one = world.consumer("orders", "c1", {"t": 1}, log=log, zk_auth_file=access("team-a").zk_auth_file)
+        generation = world.stable("orders", 1).generation
+
+        for command in commands:
+            done = subprocess.run(
+                ["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=60, check=False
+            )
+            assert done.returncode == 0, (command, done.stdout, done.stderr)
+            log.end += 100
+            eventually(lambda: len(one.polled) == 2 * log.end, 15, f"the group reads on after {command}")
+            if command == "zk-coordinator acl check":
+                assert "acl: secure" in done.stdout and "members of orders: sasl:team-a" in done.stdout
+
+        assert (world.stable("orders", 1).generation, one.error) == (generation, None)
+        assert node.term is not None and node.term.epoch == 1
+    finally:
+        world.close()

@@ -85,9 +85,7 @@ class Drill:
 
 
 @pytest.mark.full("processes, beside the same in virtual time")
-def test_standstill_of_a_killed_member_begins_with_its_last_sign_of_life(
-    own_ensemble: Ensemble, tmp_path: Path
-) -> None:
+def test_standstill_of_a_killed_member_begins_at_its_last_sign_of_life(own_ensemble: Ensemble, tmp_path: Path) -> None:
     with ExitStack() as stack:
         drill = Drill(own_ensemble, tmp_path, stack, session_s=3.0, poll_s=300)
         fault_at = time.monotonic()
