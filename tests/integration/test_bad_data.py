@@ -287,6 +287,18 @@ def test_bad_data_is_logged_once_and_again_after_a_change(world: World, caplog: 
     assert [line.split(":")[0] for line in said] == [ignored, ignored, "unreadable znode recovered"]
 
 
+@pytest.mark.parametrize("command", ["status", "groups list", "topics list", "run --connect-timeout-ms 200"])
+def test_unreachable_zookeeper_exits_with_4_and_one_sentence(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinator.zk.process.cli.CONNECT_TIMEOUT_S", 0.2)
+
+    result = run("127.0.0.1:1", *command.split())
+
+    assert result.exit_code == 4
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("error: no ZooKeeper server answered at 127.0.0.1:1 within 0.2 s: check the address")
+    assert "Traceback" not in result.stderr
+
+
 # ---- many of them
 
 

@@ -250,36 +250,27 @@ def test_everything_that_a_turn_makes_for_a_new_group_carries_the_fence(world: W
     assert [commit for commit in recording.commits if commit[0] != fence] == []
 
 
-def test_command_with_a_child_znode_can_be_withdrawn(world: World, stage: ManualStage) -> None:
+@pytest.mark.parametrize("is_evicted", [False, True], ids=["withdrawn", "with an eviction"])
+def test_command_with_child_znodes_is_removed(world: World, stage: ManualStage, is_evicted: bool) -> None:
     hand = stage.hand()
-    one, two = stage.stable_pair(hand)
+    one, two = stage.stable_pair(hand, max_poll_interval_ms=500 if is_evicted else 300_000)
     three = stage.puppet("g", "c3", {"t": 1})
     hand.turn("g")
     (name,) = world.names(PATHS.channel("c1"))
     assert one.options() == [STOP_FETCHER]
     world.put(f"{PATHS.command('c1', name)}/child")
     world.put(f"{PATHS.command('c1', name)}/another")
-    three.close()
 
-    hand.settle("g", one, two)
+    if is_evicted:
+        hand.evict(one, two, three)
+        hand.term.lease.renew()
+        hand.settle("g", two, three)
+    else:
+        three.close()
+        hand.settle("g", one, two)
 
-    assert one.running | two.running == parts("t", 0, 1, 2, 3)
+    assert (three if is_evicted else one).running | two.running == parts("t", 0, 1, 2, 3)
     assert world.names(PATHS.channel("c1")) == []
-
-
-def test_consumer_whose_command_has_a_child_is_evicted(world: World, stage: ManualStage) -> None:
-    hand = stage.hand()
-    one, two = stage.stable_pair(hand, max_poll_interval_ms=500)
-    three = stage.puppet("g", "c3", {"t": 1})
-    hand.turn("g")
-    (name,) = world.names(PATHS.channel("c1"))
-    world.put(f"{PATHS.command('c1', name)}/child")
-
-    hand.evict(one, two, three)
-
-    hand.term.lease.renew()
-    hand.settle("g", two, three)
-    assert two.running | three.running == parts("t", 0, 1, 2, 3)
 
 
 # ---- groups that are gone

@@ -8,7 +8,6 @@ from coordinator.term.config import CoordinatorConfig
 from coordinator.zk.errors import Refused
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.group_state import STABLE
-from coordinator.zk.znodes.records import UNKNOWN_MEMBER_ID
 from tests.support.cli import run_ok
 from tests.support.hand import ManualStage, Puppet
 from tests.support.liar import Liar
@@ -16,22 +15,7 @@ from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
 from tests.support.world import World, parts
 
-LONG_MS = 60_000
 """Neither this session timeout nor this poll interval is over before the test is."""
-
-
-def test_session_expiry_ends_the_membership_regardless_of_the_poll_interval(world: World) -> None:
-    world.coordinator()
-    world.topic("t", 2)
-    dies = world.consumer("g", "c1", {"t": 1}, session_timeout_ms=1500, max_poll_interval_ms=LONG_MS)
-    world.stable("g", 1)
-
-    dies.vanish()
-
-    eventually(lambda: world.channel("g", "c1").ended, 10, "its incarnation is ended")
-    channel = world.channel("g", "c1")
-    assert (channel.ended, channel.error) == ("its session ended", UNKNOWN_MEMBER_ID)
-    assert world.state("g").marks == ()
 
 
 def test_a_hundred_consumers_within_a_second_cost_three_generations_at_most(world: World, stage: ManualStage) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 
 from coordinator.admin.health import read_status
-from coordinator.zk.store import Node, Watch
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
 from coordinator.zk.znodes.records import CoordinatorRecord, EpochRecord
 from tests.support.cli import run, run_json, run_ok
 from tests.support.hand import ManualStage
-from tests.support.stores import FrontStore
+from tests.support.stores import Reads
 from tests.support.wait import eventually
 from tests.support.world import World
 
@@ -99,27 +97,14 @@ def test_unacknowledged_command_is_unhealthy_once_it_is_old(world: World, stage:
     assert "CompletingRebalance for " in late.stdout
 
 
-class Electing(FrontStore):
-    """A node is elected between the first reads of the epoch and of the coordinator."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__(world.store)
-        self._world = world
-        self._has_elected = False
-
-    def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
-        found = self.behind.get_many(paths, watch)
-        if COORDINATOR_EPOCH in paths and not self._has_elected:
-            self._has_elected = True
-            self._world.put(COORDINATOR_EPOCH, EpochRecord(4).to_bytes())
-            self._world.put(COORDINATOR, CoordinatorRecord("b", "host", 4).to_bytes())
-        return found
-
-
 def test_election_during_the_status_check_is_no_alarm(world: World) -> None:
     world.put(COORDINATOR_EPOCH, EpochRecord(3).to_bytes())
 
-    found = read_status(Electing(world), world.brokers)
+    def elected() -> None:
+        world.put(COORDINATOR_EPOCH, EpochRecord(4).to_bytes())
+        world.put(COORDINATOR, CoordinatorRecord("b", "host", 4).to_bytes())
+
+    found = read_status(Reads(world.store).after(COORDINATOR_EPOCH, elected), world.brokers)
 
     assert found.coordinator is not None
     assert (found.coordinator.epoch, found.epoch) == (4, 4)

@@ -21,6 +21,7 @@ from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
 from coordinator.zk.znodes.records import WHITE_LIST, Command, OffsetRecord, Registration, Topic
 from tests.support.hand import ManualStage
+from tests.support.stores import FrontStore
 from tests.support.terms import a_term
 from tests.support.wait import eventually
 from tests.support.world import World, parts
@@ -49,37 +50,28 @@ def test_hole_1_a_change_during_a_rebalance_brings_another_turn(world: World, st
 # ---- 2
 
 
-class ChangesBehindReads:
-    """A store with a change right after each first read of a path, before the reader continues."""
+class ChangesBehindReads(FrontStore):
+    """A session with a change right after each first read of a path, before the reader continues."""
 
     def __init__(self, world: World, changes: dict[str, Operation]) -> None:
-        self._store = open_kazoo(world.zk, 10_000)
+        super().__init__(open_kazoo(world.zk, 10_000))
         self._world = world
         self._changes = changes
 
-    def get(self, path: str, watch: Watch | None = None) -> Node | None:
-        return self.get_many([path], watch)[0]
-
-    def children(self, path: str, watch: Watch | None = None) -> Listing | None:
-        found = self._store.children(path, watch)
-        self._change(path)
+    def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
+        found = super().get_many(paths, watch)
+        self._change(paths)
         return found
 
     def children_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Listing | None]:
-        return [self.children(path, watch) for path in paths]
-
-    def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
-        found = self._store.get_many(paths, watch)
-        for path in paths:
-            self._change(path)
+        found = super().children_many(paths, watch)
+        self._change(paths)
         return found
 
-    def _change(self, path: str) -> None:
-        if operation := self._changes.pop(path, None):
-            self._world.store.commit([operation])
-
-    def close(self) -> None:
-        self._store.close()
+    def _change(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            if operation := self._changes.pop(path, None):
+                self._world.store.commit([operation])
 
 
 def test_hole_2_change_right_after_a_read_is_seen_by_the_watch_of_that_read(world: World, stage: ManualStage) -> None:

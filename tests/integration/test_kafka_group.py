@@ -28,30 +28,33 @@ from tests.support.world import SESSION_MS, World, a_world
 
 @pytest.fixture
 def world(kafka: Kafka) -> Iterator[World]:
-    """Coordinators and consumers in the chroot in which the broker registers."""
+    """A coordinator in the chroot in which the broker registers."""
     with a_world(kafka.zk) as world:
+        world.elected(world.coordinator("a"))
         yield world
+
+
+def write(kafka: Kafka, topic: str, first: int, count: int = 300, partitions: int = 4) -> None:
+    """Numbers, into each partition."""
+    for number in range(partitions):
+        kafka.write(topic, numbered(first, count), partition=number)
 
 
 def test_records_are_delivered_once_while_the_broker_restarts_and_the_topic_grows(kafka: Kafka, world: World) -> None:
     topic, group = kafka.name("orders"), kafka.name("group")
     topic_id = kafka.topic(topic, 4)
-    world.elected(world.coordinator("a"))
     consumers = [joins(world, group, name, topic) for name in ("c1", "c2")]
     world.stable(group, members=2)
-    for number in range(4):
-        kafka.write(topic, numbered(0, 300), partition=number)
+    write(kafka, topic, 0)
     eventually(lambda: any(consumer.polled for consumer in consumers), 30, "records come")
 
-    for number in range(4):
-        kafka.write(topic, numbered(300, 300), partition=number)
+    write(kafka, topic, 300)
     kafka.broker.stop()
     kafka.broker.start()
     kafka.broker.wait_ready()
     kafka.wait_ready()
     kafka.more_partitions(topic, 6)
-    for number in range(6):
-        kafka.write(topic, numbered(600, 100), partition=number)
+    write(kafka, topic, 600, 100, partitions=6)
     all_delivered(kafka, consumers, topic, 6)
 
     assert [consumer.error for consumer in consumers] == [None, None]
@@ -67,7 +70,6 @@ def test_the_command_line_reads_kafka_with_options_for_librdkafka(kafka: Kafka, 
     topic, group = kafka.name("orders"), kafka.name("group")
     kafka.topic(topic)
     kafka.write(topic, numbered(0, 5))
-    world.elected(world.coordinator("a"))
     place = ["--zk", world.zk, "--group", group, "--topics", topic, "--log-dir", "kafka:", "--max-records", "5"]
 
     with ProjectProcess(tmp_path, "c1", "consumer.cli", "run", *place, "--kafka", "fetch.min.bytes=1") as reader:
@@ -82,7 +84,6 @@ def test_recreated_topic_is_consumed_from_its_first_record(kafka: Kafka, world: 
     topic, group = kafka.name("orders"), kafka.name("group")
     kafka.topic(topic, 2)
     kafka.write(topic, numbered(0, 5))
-    world.elected(world.coordinator("a"))
     consumer = joins(world, group, "c1", topic)
     eventually(lambda: len(consumer.records) == 5, 30, "the old one is consumed")
 
@@ -106,7 +107,6 @@ def test_slots_seal_exactly_the_committed_records_of_transactions(kafka: Kafka, 
     opener = kazoo_factory(world.zk, SESSION_MS)
     post = PoolPost(opener, ThreadRuntime(), group, "p", "run-1")
     post.keep(10)
-    world.elected(world.coordinator("a"))
     source = open_log("kafka:", config.consumer_config(0).kafka_place)
     slot = Slot(spec, source, opener, ThreadRuntime())
     thread = threading.Thread(target=slot.run, daemon=True)
@@ -134,18 +134,14 @@ def test_slots_seal_every_record_when_broker_and_slot_are_killed(kafka: Kafka, w
     topic, group = kafka.name("orders"), kafka.name("group")
     kafka.topic(topic, 4)
     folder = SegmentFolder(str(tmp_path / "segments"))
-    world.elected(world.coordinator("a"))
     with two_slots(tmp_path, world, group, topic, folder.url) as slots:
-        for number in range(4):
-            kafka.write(topic, numbered(0, 300), partition=number)
+        write(kafka, topic, 0)
         eventually(lambda: segments(world, group), 30, "something is sealed")
         kafka.broker.kill()
         kafka.restart()
-        for number in range(4):
-            kafka.write(topic, numbered(300, 300), partition=number)
+        write(kafka, topic, 300)
         slots[0].kill()
-        for number in range(4):
-            kafka.write(topic, numbered(600, 300), partition=number)
+        write(kafka, topic, 600)
         there = {part: [(r.offset, r.value) for r in rows] for part, rows in kafka.read_all(topic, 4).items()}
         assert [len(rows) for rows in there.values()] == [900] * 4
 
@@ -168,7 +164,6 @@ def test_exported_offsets_are_visible_in_kafka_unless_the_group_is_active_there(
     topic, group = kafka.name("orders"), kafka.name("group")
     kafka.topic(topic, 2)
     kafka.write(topic, numbered(0, 7))
-    world.elected(world.coordinator("a"))
     consumer = joins(world, group, "c1", topic)
     eventually(lambda: len(consumer.records) == 7, 30, "all is consumed")
 
