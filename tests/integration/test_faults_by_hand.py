@@ -90,25 +90,6 @@ def test_an_owner_in_the_way_holds_up_its_own_partition_and_no_other(world: Worl
     world.delivered_once("t", 4, 100)
 
 
-def test_an_owner_that_gets_in_the_way_of_a_start_is_refused_and_then_mended(world: World, stage: ManualStage) -> None:
-    hand = stage.hand()
-    stage.topic("t", 2)
-    puppet = stage.puppet("g", "c1", {"t": 1})
-    hand.turn("g")
-    world.put(PATHS.owner("t", 0))
-
-    puppet.obey()
-
-    channel = world.channel("g", "c1")
-    assert (frozenset(channel.running), channel.refused) == (parts("t", 1), parts("t", 0))
-    assert puppet.commands() == [], "a start that was refused in part is acknowledged"
-    state = hand.turn("g").state
-    assert state is not None and (state.state, state.reason) == (COMPLETING, "c1 waits for t-0 to become free")
-    world.remove(PATHS.owner("t", 0))
-    hand.settle("g", puppet)
-    assert (puppet.running, world.channel("g", "c1").refused) == (parts("t", 0, 1), frozenset())
-
-
 @pytest.mark.parametrize(
     "removed",
     [[PATHS.owner("t", 2), PATHS.offset("t", 3)], [PATHS.offsets]],
@@ -199,18 +180,6 @@ def test_members_of_a_later_epoch_than_the_coordinators_come_back(world: World) 
     eventually(lambda: world.state("g").epoch == 1, 10, "the epochs begin again")
     group.goes_on(above=2)
     assert "evicted: its channel has epoch 2" in str(world.history("g"))
-
-
-def test_removed_epochs_repeat_no_epoch_and_no_fence(world: World, stage: ManualStage) -> None:
-    elections = []
-    for name in "abcd":
-        hand = stage.hand(name)
-        elections.append((hand.term.epoch, hand.term.fence))
-        world.remove(COORDINATOR_EPOCH)
-        world.remove(COORDINATOR)
-
-    assert [epoch for epoch, _ in elections] == [1, 2, 3, 4]
-    assert len({fence for _, fence in elections}) == 4
 
 
 @pytest.mark.parametrize("number", [MAX_CONTINUED, MAX_CONTINUED + 1, MAX_COUNT - 1, MAX_COUNT])

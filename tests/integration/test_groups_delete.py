@@ -56,17 +56,6 @@ def test_a_turn_that_moves_the_state_refuses_the_multi(group: MadeGroup) -> None
     assert group.offsets == {("t", 0): 5, ("t", 1): 7}
 
 
-def test_a_query_that_registers_meanwhile_keeps_the_segments(store: Store, tmp_path: Path) -> None:
-    sealed = SealedGroup(store, tmp_path / "segments")
-    name = sealed.seal()
-    racing = Interrupted(store, lambda: sealed.query("new"))
-
-    with pytest.raises(GroupNotEmpty, match="query new reads its segments"):
-        delete_group(racing, "g")
-
-    assert sealed.path(name).exists() and sealed.czxid(name)
-
-
 def test_a_lost_reply_is_no_failure_and_leaves_no_file_of_a_segment(group: MadeGroup, tmp_path: Path) -> None:
     sealed = SealedGroup(group.store, tmp_path / "segments")
     file = sealed.path(sealed.seal())

@@ -75,11 +75,7 @@ BEFORE = {("t", 0): 50, ("u", 0): 50}
 @pytest.mark.parametrize(
     ("options", "wanted", "words"),
     [
-        (
-            "--topic t --to-offset 1",
-            "t-0=1 t-1=0",
-            "New offset (1) is higher than latest offset for",
-        ),
+        ("--topic t --to-offset 1", "t-0=1 t-1=0", "New offset (1) is higher than latest offset for"),
         ("--topic t --to-earliest", "t-0=0 t-1=0", ""),
         ("--topic t --to-latest", "t-0=100 t-1=0", ""),
         ("--topic t --to-current", "t-0=50 t-1=0", ""),
@@ -91,16 +87,8 @@ BEFORE = {("t", 0): 50, ("u", 0): 50}
         ("--topic t:0 --by-duration P10000D", "t-0=0", ""),
         ("--topic t:0 --shift-by 30", "t-0=80", ""),
         ("--topic t:0 --shift-by -30", "t-0=20", ""),
-        (
-            "--topic t:0 --shift-by -150",
-            "t-0=0",
-            "New offset (-100) is lower than earliest offset for",
-        ),
-        (
-            "--topic t:0 --shift-by 150",
-            "t-0=100",
-            "New offset (200) is higher than latest offset for",
-        ),
+        ("--topic t:0 --shift-by -150", "t-0=0", "New offset (-100) is lower than earliest offset for"),
+        ("--topic t:0 --shift-by 150", "t-0=100", "New offset (200) is higher than latest offset for"),
         ("--topic t:0 --to-offset 1000", "t-0=100", "New offset (1000) is higher than latest"),
         ("--topic t:1 --to-earliest", "t-1=0", ""),
         ("--topic t --topic u --to-earliest", "t-0=0 t-1=0 u-0=0 u-1=0", ""),

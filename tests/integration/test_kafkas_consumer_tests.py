@@ -43,9 +43,7 @@ def test_consumer_bounce_all_rejoin_and_consume_each_time_without_duplicates(gro
     assert {seen.state for seen in group.events().consumers.values()} == {DEAD}
 
 
-def test_consumer_failure_reassigns_partitions_in_time_and_consumption_continues(
-    group: EventGroup,
-) -> None:
+def test_consumer_failure_reassigns_partitions_in_time_and_consumption_continues(group: EventGroup) -> None:
     group.node("a")
     group.start(NAMES)
     group.joined(NAMES)

@@ -1,9 +1,13 @@
-"""The way to a secured ensemble: who is let in, and one sentence with exit code 78 for each refusal, at once."""
+"""The way to a secured ensemble: who is let in, and one sentence with exit code 78 for each refusal, at once.
+
+The files of `scripts/ensemble start --tls --auth` make every command, and ZooKeeper's own client, an identity.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import stat
 import subprocess
 import sys
 import time
@@ -12,8 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 
 from coordinator.admin.acl import apply, check, create_group
+from coordinator.cli.ensemble import ensemble as command
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig, Server
 from coordinator.zk.errors import AuthenticationFailed, UsageError, WriteDenied
 from coordinator.zk.security.access import ZooKeeperAccess, environment_of
@@ -22,15 +28,8 @@ from coordinator.zk.session.kazoo_store import KazooStore, open_kazoo
 from coordinator.zk.store import Create, Delete
 from coordinator.zk.znodes.paths import Brokers, GroupPaths
 from drills.environments.base import ENFORCED_SASL
-from tests.support.processes import ProjectProcess, consumer_process, node_process
-from tests.support.secured import (
-    MadeCA,
-    TlsProxy,
-    change_configuration,
-    flags,
-    identities_of_session,
-    printed_secrets,
-)
+from tests.support.processes import REPOSITORY, ProjectProcess, consumer_process, node_process
+from tests.support.secured import MadeCA, TlsProxy, change_configuration, flags, identities_of_session, printed_secrets
 from tests.support.wait import eventually
 
 pytestmark = [
@@ -403,3 +402,75 @@ def told_in(process: ProjectProcess, text: str, times: int = 1) -> Callable[[], 
 def refused_by(server: Server) -> int:
     """How many logins a server has refused."""
     return server.log.read_text(errors="replace").count("failed to SASL authenticate")
+
+
+# ---- scripts/ensemble start --tls --auth
+
+
+def ensemble(folder: Path, *words: str) -> Result:
+    return CliRunner().invoke(command, [*words, "--dir", str(folder)])
+
+
+def shell(text: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """A command in a shell that has evaluated `text`."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ZK_GROUP_")}
+    return subprocess.run(
+        ["bash", "-c", f'{text}\nexec "$@"', "bash", sys.executable, "-m", *words],
+        capture_output=True, text=True, timeout=60, check=False, env=environment, cwd=REPOSITORY,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """The folder and the hosts of an ensemble with both."""
+    folder = tmp_path_factory.mktemp("ensemble")
+    try:
+        words = ["start", "--servers", "1", "--tls", "--auth", "--dir", str(folder)]
+        done = shell("", "coordinator.cli.ensemble", *words)
+        assert done.returncode == 0, done.stderr
+        yield folder, done.stdout.splitlines()[0]
+    finally:
+        ensemble(folder, "stop")
+
+
+def test_environment_makes_a_command_an_identity_and_has_no_secret(started: tuple[Path, str]) -> None:
+    folder, hosts = started
+    shown = ensemble(folder, "env", "--as", "team-a")
+
+    done = shell(shown.stdout, "coordinator.cli", "topics", "create", "t", "--partitions", "1", "--zk", f"{hosts}/try")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "# in ACLs: sasl:team-a" in shown.stdout
+    assert printed_secrets(shown.output + done.stdout, folder) == []
+    without = shell("", "coordinator.cli", "status", "--zk", f"{hosts}/try")
+    assert (without.returncode, "it has TLS on this port: set zk_tls" in without.stderr) == (78, True)
+
+
+def test_zookeepers_own_client_is_an_identity(started: tuple[Path, str]) -> None:
+    folder, _ = started
+    words = ["zkcli", "--dir", str(folder), "--as", "team-b"]
+
+    made = shell("", "coordinator.cli.ensemble", *words, "create", "/of-team-b", "x", "auth::cdrwa")
+    assert made.returncode == 0, made.stderr
+    acl = shell("", "coordinator.cli.ensemble", *words, "getAcl", "/of-team-b")
+
+    assert "'sasl,'team-b" in acl.stdout
+
+
+def test_files_of_identities_are_their_owners_alone(started: tuple[Path, str]) -> None:
+    folder, _ = started
+    found = [path for path in (folder / "identities").iterdir() if path.name != "ca.pem"]
+
+    assert len(found) > 10
+    assert {stat.S_IMODE(path.stat().st_mode) for path in found} == {0o600}
+    assert stat.S_IMODE((folder / "identities").stat().st_mode) == 0o700
+
+
+def test_status_reads_servers_with_tls_and_another_configuration_is_refused(started: tuple[Path, str]) -> None:
+    folder, _ = started
+
+    assert ensemble(folder, "status").exit_code == 0
+    other = ensemble(folder, "start", "--no-tls")
+
+    assert other.exit_code != 0
+    assert "TLS, SASL" in str(other.exception)

@@ -10,7 +10,7 @@ from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import BLACK_LIST, WHITE_LIST, OffsetRecord
 from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
-from tests.support.world import World, parts
+from tests.support.world import World
 
 PATHS = GroupPaths("g")
 
@@ -33,28 +33,6 @@ def test_a_wildcard_group_reads_what_its_pattern_means(world: World, pattern: st
 
     world.stable("g", 1)
     eventually(lambda: {part.topic for part in consumer.held} == wanted, 5, "it holds what its pattern means")
-
-
-def test_a_wildcard_group_follows_topics_that_appear_and_vanish(world: World) -> None:
-    world.coordinator()
-    world.topic("flights", 2)
-    world.topic("other", 1)
-    white = world.consumer("white", "c1", {"fl.*": 1}, pattern=WHITE_LIST)
-    black = world.consumer("black", "c1", {"other": 1}, pattern=BLACK_LIST)
-    world.stable("white", 1)
-    world.stable("black", 1)
-
-    world.topic("fleet", 1)
-    both = parts("flights", 0, 1) | parts("fleet", 0)
-    eventually(lambda: (white.held, black.held) == (both, both), 5, "both read the new topic")
-    world.topic("weather", 1)
-    eventually(lambda: black.held == both | parts("weather", 0), 5, "only the black list means this one")
-
-    world.remove(world.brokers.topic("flights"))
-    eventually(
-        lambda: (white.held, black.held) == (parts("fleet", 0), parts("fleet", 0) | parts("weather", 0)), 5, "gone"
-    )
-    assert world.owners("white").keys() == parts("fleet", 0)
 
 
 def test_sixty_topics_that_appear_at_once_make_a_history_that_can_be_read(world: World) -> None:
@@ -93,22 +71,6 @@ def test_recreated_topic_is_another_topic_and_begins_at_the_earliest_offset(worl
     assert new.id != old.id
     eventually(lambda: len(consumer.records) == 100 + 150, 10, "the new topic is read from its beginning")
     assert world.channel("g", "c1").running[TopicPartition("t", 0)] == 50
-
-
-def test_a_topic_that_is_made_again_before_anybody_looks_is_another_topic_too(world: World) -> None:
-    world.coordinator()
-    world.topic("t", 2)
-    consumer = world.consumer("g", "c1", {"t": 1}, log=MemoryLog(end=50))
-    before = world.stable("g", 1)
-    eventually(lambda: len(consumer.records) == 100, 10, "all is read")
-
-    world.remove(world.brokers.topic("t"))
-    new = world.topic("t", 2)
-
-    after = world.stable("g", 1, above=before.generation)
-    assert after.topics["t"] == new.id
-    eventually(lambda: len(consumer.records) == 200, 10, "the new topic is read from its beginning")
-    assert ("revoked", parts("t", 0, 1)) in consumer.events
 
 
 def test_kafka_topic_without_an_id_is_distinguished_from_its_successor_by_czxid(world: World) -> None:
