@@ -193,22 +193,15 @@ def test_closed_znode_stops_no_other_group_and_no_term(groups: Groups, mallory: 
     assert groups.service.term is not None and groups.service.term.epoch == 1
 
 
-def test_node_runs_although_the_list_of_nodes_is_closed_to_it(world: World, mallory: AclStore) -> None:
-    world.store.commit([Create(CONSUMERS)])
-    close(mallory, NODES)
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "nothing can be created in it"])
+def test_node_runs_although_it_cannot_be_listed(world: World, mallory: AclStore, is_closed: bool) -> None:
+    world.store.commit([Create(CONSUMERS), *([] if is_closed else [Create(NODES, ephemeral=True)])])
+    if is_closed:
+        close(mallory, NODES)
 
     store = listed(kazoo_factory(world.zk, 10_000), "a", "host")()
 
     assert not store.lost and run_json(world.zk, "status")["standby"] == []
-    store.close()
-
-
-def test_node_runs_although_nothing_can_be_created_in_the_list_of_nodes(world: World) -> None:
-    world.store.commit([Create(CONSUMERS), Create(NODES, ephemeral=True)])
-
-    store = listed(kazoo_factory(world.zk, 10_000), "a", "host")()
-
-    assert not store.lost
     store.close()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import logging
-import re
 from pathlib import Path
 
 import pytest
@@ -257,40 +256,6 @@ def test_join_stops_partitions_and_the_history_has_their_standstill(world: World
     assert table[-1].split()[0] == str(last["generation"]) and table[-1].endswith("finished")
     written = json.loads(world.data(PATHS.rebalance(last["generation"])) or b"")  # as zkCli shows it
     assert written["standstill_ms"] == last["standstill_ms"]
-
-
-def test_the_history_says_why_and_since_when_a_member_was_evicted(stage: ManualStage) -> None:
-    hand = stage.hand()
-    one, two = stage.stable_pair(hand, max_poll_interval_ms=500)
-    since = one.store.get(PATHS.channel("c1"))
-    assert since is not None
-
-    hand.evict(one, two)
-
-    records = run_json(stage.zk, "history", "g")
-    table = run_ok(stage.zk, "history", "g").stdout
-    ((evicted, generation),) = [(each, record["generation"]) for record in records for each in record["evicted"]]
-    assert evicted["member"] in records[-1]["left"] and evicted["member"].startswith("c1/")
-    assert evicted["reason"].startswith("evicted: it ")
-    assert evicted["since_ms"] <= records[-1]["started_ms"] - 500
-    assert evicted["since_ms"] >= since.stat.mtime_ms - 100, "its last sign of life"
-    assert table.split("Evicted:\n")[1].split()[:4] == ["GENERATION", "EVICTED", "SINCE", "WHY"]
-    assert re.search(rf"^ +{generation}  {evicted['member']}  20.*Z  evicted: it ", table, re.MULTILINE)
-
-
-def test_unacknowledged_command_is_unhealthy_once_it_is_old(world: World, stage: ManualStage) -> None:
-    world.coordinator()
-    world.topic("t", 2)
-    puppet = stage.puppet("g", "c1", {"t": 1})
-    eventually(lambda: puppet.options() == ["start-fetcher"], 5, "a start is sent")
-
-    early = run(world.zk, "status", "--check", "--stuck-after-ms", "600000")
-    late = run(world.zk, "status", "--check", "--stuck-after-ms", "0")
-
-    assert early.exit_code == 0, early.stdout
-    assert late.exit_code == 5
-    assert "c1 has not acknowledged start-fetcher command-0000000000" in late.stdout
-    assert "CompletingRebalance for " in late.stdout
 
 
 def test_election_during_the_status_check_is_no_alarm(world: World) -> None:

@@ -19,14 +19,6 @@ from tests.support.wait import eventually
 pytestmark = pytest.mark.real_zookeeper("it is about the servers")
 
 
-def test_each_test_has_an_empty_chroot_of_its_own(zk: str) -> None:
-    with connected(zk) as client:
-        assert client.get_children("/") == []
-        client.create("/mine")
-    with connected(fresh_chroot(zk.split("/")[0])) as client:
-        assert client.get_children("/") == []
-
-
 def zkcli(hosts: str, *args: str) -> subprocess.CompletedProcess[str]:
     """One command of ZooKeeper's own client."""
     return subprocess.run(

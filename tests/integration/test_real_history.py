@@ -136,21 +136,6 @@ def test_killed_and_paused_processes_leave_a_history_in_which_every_invariant_ho
     ] * 6, verdicts.text()
 
 
-def test_one_lie_in_the_same_history_is_found(history: HistoryOfTest) -> None:
-    """As if a consumer had continued fetching revoked partitions: its `halt` is missing."""
-    changed = 0
-    for path in history.folder.glob("until-end-c*"):
-        lines = path.read_text().splitlines(keepends=True)
-        kept = [line for line in lines if '"event":"halt"' not in line]
-        changed += len(lines) - len(kept)
-        path.write_text("".join(kept))
-
-    verdicts = history.verdicts()
-
-    assert changed > 0
-    assert {verdict.invariant for verdict in verdicts.broken} & {"S1", "S6"}, verdicts.text()
-
-
 def test_transaction_log_has_exactly_the_committed_changes(own_ensemble: Ensemble) -> None:
     zk = fresh_chroot(own_ensemble.hosts)
     store = open_kazoo(zk, 2000)
