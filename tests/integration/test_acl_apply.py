@@ -28,6 +28,7 @@ from coordinator.zk.store import Acl, AclStore, Create, Operation
 from coordinator.zk.wire import OPEN_ACL
 from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GROUPS, NODES, Brokers, GroupPaths
 from coordinator.zk.znodes.segments import Segment
+from tests.support.client_side import ProcessKilled
 from tests.support.memlog import MemoryLog
 from tests.support.parties import OPEN, SECURE, Parties
 from tests.support.processes import node_process
@@ -87,10 +88,6 @@ class Interrupting(FrontStore, AclStore):
             self._before.pop()()
 
 
-class Killed(BaseException):
-    """The process ends here: no handler catches it."""
-
-
 # ---- what an operator sees
 
 
@@ -125,9 +122,9 @@ def test_interrupted_apply_is_finished_by_the_next(prepared: None, parties: Part
     operator = parties.session("operator")
 
     def killed() -> None:
-        raise Killed
+        raise ProcessKilled
 
-    with pytest.raises(Killed):
+    with pytest.raises(ProcessKilled):
         apply(Interrupting(operator, killed, at_acls=sent), parties.policy(is_secure=True), BROKERS)
 
     assert seen in parties.deviations()

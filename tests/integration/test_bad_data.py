@@ -98,9 +98,7 @@ def test_a_registration_that_cannot_be_read_leaves_that_member_out(world: World,
     ["(", "[z-a]", "(?#[)(.+)+1(?#])", "(?x)(.+#)\n)+1", "x" * 1001, r"(t)\1", "a{9999}", "(?=t)t", "\\"],
     ids=lambda pattern: pattern[:12],
 )
-def test_member_with_a_bad_pattern_has_no_partitions(
-    world: World, stage: ManualStage, group: Group, pattern: str
-) -> None:
+def test_member_with_a_bad_pattern_has_nothing(world: World, stage: ManualStage, group: Group, pattern: str) -> None:
     bad = stage.puppet("g", "bad", {pattern: 1}, WHITE_LIST)
     bad.obey_until(frozenset())
 

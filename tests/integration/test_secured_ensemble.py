@@ -171,9 +171,7 @@ def test_session_has_the_digests_of_its_file_beside_sasl(secure: Ensemble, opene
     assert schemes >= {"sasl:reader", "digest:alice", "digest:bob"}
 
 
-def test_credentials_come_from_the_environment(
-    secure: Ensemble, opened: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_credentials_are_of_the_environment(secure: Ensemble, opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in environment_of(secure.identities.access("team-b")).items():
         monkeypatch.setenv(name, value)
 

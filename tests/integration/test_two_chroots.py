@@ -96,24 +96,20 @@ def test_slot_in_a_folder_of_another_chroot_is_no_member(worlds: list[World], be
     second.topic("t", 4)
     second.coordinator()
     before = files_in(root)
+    config = SlotConfig(
+        zk=second.zk, group="g", pool="p", log_dir="m", segments_dir=str(root), seal_interval_ms=20,
+        session_timeout_ms=SESSION_MS,
+    )  # fmt: skip
+    spec = SlotSpec(config, Subscription({"t": 1}), 0, "run-2", "0")
 
     with pytest.raises(ForeignFolder) as refused:
-        other_slot(second, root).run()
+        Slot(spec, MemoryLog(100), kazoo_factory(second.zk, SESSION_MS), ThreadRuntime()).run()
 
     assert str(refused.value).endswith(f"no other chroot uses the folder any more, remove {root}/g/{MARKER}")
     assert files_in(root) == before
     assert second.names(bench.paths.ids) == []
     bench.end(200)
     bench.all_sealed(4, 200)
-
-
-def other_slot(world: World, root: Path) -> Slot:
-    config = SlotConfig(
-        zk=world.zk, group="g", pool="p", log_dir="m", segments_dir=str(root), seal_interval_ms=20,
-        session_timeout_ms=SESSION_MS,
-    )  # fmt: skip
-    spec = SlotSpec(config, Subscription({"t": 1}), 0, "run-2", "0")
-    return Slot(spec, MemoryLog(100), kazoo_factory(world.zk, SESSION_MS), ThreadRuntime())
 
 
 def test_slot_whose_folder_is_taken_stops(
