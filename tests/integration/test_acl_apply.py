@@ -1,22 +1,41 @@
-"""`acl apply` and `members`: interruptions, two operators, processes. All else is in `command_lines/acl.txt`."""
+"""`acl apply` and `members`: interruptions, two operators, processes, and the way to a secured chroot and back.
+
+All else is in `command_lines/acl.txt`. While groups run, no record is lost or repeated, and nobody is ended.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from consumer.config import Subscription
+from consumer.sealing.segment_files import SegmentFolder
+from consumer.spark.fetchers.config import SlotConfig, SlotSpec
+from consumer.spark.fetchers.slot import PoolPost, Slot
+from consumer.spark.source.options import SourceConfig
+from consumer.spark.source.planner import Planner
 from coordinator.admin.acl import apply, group_policies, read_policy, set_members
-from coordinator.zk.errors import CoordinatorError, NotAuthorized, UsageError, WriteDenied
-from coordinator.zk.security.policy import AclPolicy
+from coordinator.service import CoordinatorService
+from coordinator.zk.errors import CoordinatorError, NotAuthorized, WriteDenied
+from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Acl, AclStore, Create, Operation
-from coordinator.zk.znodes.paths import GROUPS, NODES, Brokers, GroupPaths
+from coordinator.zk.wire import OPEN_ACL
+from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GROUPS, NODES, Brokers, GroupPaths
+from coordinator.zk.znodes.segments import Segment
+from tests.support.client_side import ProcessKilled
+from tests.support.memlog import MemoryLog
 from tests.support.parties import OPEN, SECURE, Parties
+from tests.support.processes import node_process
+from tests.support.region import Counting, checkpoint, exact, running
 from tests.support.stores import FrontStore
-from tests.support.world import World
+from tests.support.wait import eventually
+from tests.support.world import World, parts
 
 BROKERS = Brokers()
 
@@ -27,22 +46,12 @@ def parties(zk: str, tmp_path: Path) -> Parties:
 
 
 @pytest.fixture
-def groups(world: World) -> World:
-    """An open chroot in which groups `g` and `h` have been."""
+def prepared(world: World, parties: Parties) -> None:
+    """A chroot in which groups `g` and `h` have been: everybody is named, and it is open still."""
     for group in ("g", "h"):
         paths = GroupPaths(group)
         for path in (paths.root, *paths.skeleton, paths.id("c1"), paths.channel("c1"), paths.offset("t", 0)):
             world.put(path)
-    return world
-
-
-def policy_of(parties: Parties, is_secure: bool) -> AclPolicy:
-    one = [(parties.identity(name),) for name in ("coordinator", "operator", "reader")]
-    return AclPolicy(is_secure=is_secure, coordinators=one[0], operators=one[1], readers=one[2])
-
-
-def prepared(parties: Parties) -> None:
-    """Everybody named, and open still."""
     assert parties.applies(*OPEN).exit_code == 0
     for group, team in (("g", "team-a"), ("h", "team-b")):
         parties.names(group, team)
@@ -79,21 +88,11 @@ class Interrupting(FrontStore, AclStore):
             self._before.pop()()
 
 
-class Killed(BaseException):
-    """The process ends here: no handler catches it."""
-
-
-def killed() -> None:
-    raise Killed
-
-
 # ---- what an operator sees
 
 
 @pytest.mark.real_zookeeper("it is about the server's schemes")
-def test_scheme_that_the_server_lacks_is_refused_before_anything_changes(groups: World, parties: Parties) -> None:
-    prepared(parties)
-
+def test_scheme_that_the_server_lacks_is_refused_before_anything_changes(prepared: None, parties: Parties) -> None:
     done = parties.applies(*SECURE, "--coordinators", "sasl:coordinator")
     member = parties.run("operator", "acl", "members", "g", "--members", "sasl:team-a")
 
@@ -102,8 +101,7 @@ def test_scheme_that_the_server_lacks_is_refused_before_anything_changes(groups:
     assert parties.run("operator", "acl", "check").exit_code == 0
 
 
-def test_policy_too_large_for_a_group_is_refused_before_any_is_written(groups: World, parties: Parties) -> None:
-    prepared(parties)
+def test_policy_too_large_for_a_group_is_refused_before_any_is_written(prepared: None, parties: Parties) -> None:
     many = [part for number in range(8) for part in ("--members", f"digest:{'x' * 60}{number}:{'A' * 27}=")]
 
     member = parties.run("operator", "acl", "members", "g", *many)
@@ -115,39 +113,29 @@ def test_policy_too_large_for_a_group_is_refused_before_any_is_written(groups: W
 # ---- interruptions, and two operators
 
 
-@pytest.mark.parametrize("sent", [1, 7])
-def test_interrupted_apply_is_seen_by_check_and_finished_by_the_next(
-    groups: World, parties: Parties, sent: int
-) -> None:
-    prepared(parties)
+@pytest.mark.parametrize(
+    ("sent", "seen"),
+    [(0, "it repeats an earlier policy: run acl apply"), (1, "/consumers"), (7, "/consumers")],
+    ids=["before the groups' policies", "after one ACL", "after seven ACLs"],
+)
+def test_interrupted_apply_is_finished_by_the_next(prepared: None, parties: Parties, sent: int, seen: str) -> None:
     operator = parties.session("operator")
 
-    with pytest.raises(Killed):
-        apply(Interrupting(operator, killed, at_acls=sent), policy_of(parties, is_secure=True), BROKERS)
+    def killed() -> None:
+        raise ProcessKilled
 
-    assert parties.deviations()
+    with pytest.raises(ProcessKilled):
+        apply(Interrupting(operator, killed, at_acls=sent), parties.policy(is_secure=True), BROKERS)
+
+    assert seen in parties.deviations()
     assert parties.applies(*SECURE).exit_code == 0
     assert parties.deviations() == ""
     operator.close()
 
 
-def test_apply_interrupted_before_the_groups_policies_is_seen_by_check(groups: World, parties: Parties) -> None:
-    prepared(parties)
-    operator = parties.session("operator")
-
-    with pytest.raises(Killed):
-        apply(Interrupting(operator, killed), policy_of(parties, is_secure=True), BROKERS)
-
-    assert "it repeats an earlier policy: run acl apply" in parties.deviations()
-    assert parties.applies(*SECURE).exit_code == 0
-    assert parties.deviations() == ""
-    operator.close()
-
-
-def test_two_operators_who_apply_at_once_leave_no_mixed_policies(groups: World, parties: Parties) -> None:
-    prepared(parties)
+def test_two_operators_who_apply_at_once_leave_no_mixed_policies(prepared: None, parties: Parties) -> None:
     operator, other = parties.session("operator"), parties.session("operator")
-    opened = policy_of(parties, is_secure=False)
+    opened = parties.policy(is_secure=False)
     closed = replace(opened, is_secure=True, is_read_open=False)
 
     with pytest.raises(CoordinatorError, match="another operator has changed the policy meanwhile"):
@@ -159,10 +147,9 @@ def test_two_operators_who_apply_at_once_leave_no_mixed_policies(groups: World, 
         session.close()
 
 
-def test_members_named_while_another_operator_applies_get_the_new_policy(groups: World, parties: Parties) -> None:
-    prepared(parties)
+def test_members_named_while_another_operator_applies_get_the_new_policy(prepared: None, parties: Parties) -> None:
     operator, other = parties.session("operator"), parties.session("operator")
-    closed = policy_of(parties, is_secure=True)
+    closed = parties.policy(is_secure=True)
     new = (parties.identity("team-c"),)
 
     set_members(Interrupting(operator, lambda: apply(other, closed, BROKERS)), "g", new, ())
@@ -176,10 +163,7 @@ def test_members_named_while_another_operator_applies_get_the_new_policy(groups:
 # ---- what a process creates
 
 
-def test_process_without_identity_creates_in_a_prepared_chroot_until_it_is_secured(
-    groups: World, parties: Parties
-) -> None:
-    prepared(parties)
+def test_process_without_identity_creates_until_a_chroot_is_secured(prepared: None, parties: Parties) -> None:
     nobody = parties.session("")
 
     nobody.commit([Create(GroupPaths("g").id("c2"), ephemeral=True)])
@@ -199,8 +183,7 @@ def test_process_without_identity_creates_in_a_prepared_chroot_until_it_is_secur
     nobody.close()
 
 
-def test_identity_that_is_named_later_is_used_by_the_session_that_runs(groups: World, parties: Parties) -> None:
-    prepared(parties)
+def test_identity_that_is_named_later_is_used_by_the_session_that_runs(prepared: None, parties: Parties) -> None:
     team = parties.session("team-c")
     path = GroupPaths("g").channel("c2")
     team.commit([Create(f"{path}-first")])  # it may not read the policy
@@ -213,11 +196,225 @@ def test_identity_that_is_named_later_is_used_by_the_session_that_runs(groups: W
     team.close()
 
 
-@pytest.mark.real_zookeeper("it is about the server's schemes")
-def test_unknown_scheme_in_an_acl_is_one_sentence(groups: World, parties: Parties) -> None:
-    operator = parties.session("operator")
-    (entry,) = operator.get_acls([GROUPS])[0] or ()
+SESSION_MS = 20_000
+"""Nothing here waits for the end of a session, and a machine that stalls for seconds shall end none."""
 
-    with pytest.raises(UsageError, match="the server lacks one of the schemes sasl"):
-        operator.set_acls([(GROUPS, (entry._replace(identity="sasl:x"),))])
+ALL = parts("t", 0, 1, 2, 3)
+SEALED = GroupPaths("s")
+
+
+@pytest.fixture
+def world(parties: Parties) -> Iterator[World]:
+    """Its observer is an operator."""
+    world = World(parties.zk, parties.session("operator"))
+    try:
+        yield world
+    finally:
+        world.close()
+
+
+@contextmanager
+def a_sealing_group(world: World, parties: Parties, folder: Path, log: MemoryLog) -> Iterator[Planner]:
+    """Group `s`: one slot that seals, and the planner of a query."""
+    file = parties.file("team-s")
+    opener = kazoo_factory(world.zk, SESSION_MS, access=parties.access("team-s"))
+    post = PoolPost(opener, ThreadRuntime(), "s", "p", "run-1")
+    config = SlotConfig(
+        zk=world.zk, group="s", pool="p", log_dir="m", segments_dir=SegmentFolder(str(folder)).url, seal_interval_ms=20,
+        session_timeout_ms=SESSION_MS, zk_auth_file=file,
+    )  # fmt: skip
+    slot = Slot(SlotSpec(config, Subscription({"t": 1}), 0, "run-1", "0"), log, opener, ThreadRuntime())
+    post.keep(1)
+    task = ThreadRuntime().spawn(slot.run, "slot")
+    source = SourceConfig(zk=world.zk, group="s", query="q", session_timeout_ms=SESSION_MS, zk_auth_file=file)
+    planner = Planner(source, opener, ThreadRuntime())
+    try:
+        yield planner
+    finally:
+        planner.close()
+        slot.stop("the test is over")
+        task.join(10)
+        post.close()
+
+
+class Running:
+    """Four groups and two nodes, all with credentials: what they do while an operator applies a policy."""
+
+    def __init__(self, world: World, parties: Parties, folder: Path, stack: ExitStack) -> None:
+        self.world, self.parties = world, parties
+        self.log = MemoryLog(100)
+        self.node = self._coordinator("a")
+        world.topic("t", 4)
+        self.joined = {"g": 0, "h": 0}
+        self.members: dict[str, list[Any]] = {"g": [], "h": []}
+        self.first = self.join("g", "c1")
+        self.leaving = self.join("g", "leaving")
+        self.join("g", "static", group_instance_id="static")
+        self.join("h", "c1", assignment="client")
+        calm = {"session_timeout_ms": SESSION_MS, "zk_auth_file": parties.file("team-r")}
+        self.counting = Counting(world, "c1", self.log, group="r", **calm)
+        stack.callback(self.counting.vanish)
+        self.planner = stack.enter_context(a_sealing_group(world, parties, folder, self.log))
+        self.start = self.planner.initial()
+        self.stable()
+        running(world)
+
+    def _coordinator(self, name: str) -> CoordinatorService:
+        options = {"zk_auth_file": self.parties.file("coordinator"), "segment_retention_ms": 3_600_000}
+        made = self.world.coordinator(name, session_timeout_ms=SESSION_MS, **options)
+        if name == "a":
+            self.world.elected(made)
+        return made
+
+    def join(self, group: str, name: str, **options: Any) -> Any:
+        self.joined[group] += 1
+        options |= {"zk_auth_file": self.parties.file(f"team-{group}"), "session_timeout_ms": SESSION_MS}
+        self.members[group].append(self.world.consumer(group, name, {"t": 1}, log=self.log, **options))
+        return self.members[group][-1]
+
+    def stable(self) -> None:
+        for group, joined in self.joined.items():
+            self.world.stable(group, joined)
+
+    def act(self) -> None:
+        """A failover, members that come and go, a rebalance by a leader, a checkpoint, and records all the while."""
+        world = self.world
+        self.log.end += 100
+        epoch = self.node.term.epoch if self.node.term is not None else 0
+        before, self.node = self.node, self._coordinator(f"after-{epoch}")
+        world.stop_coordinator(before)
+        world.elected(self.node, above=epoch)
+        self.leaving.close()
+        self.joined["g"] -= 1
+        self.leaving = self.join("g", f"leaving-{epoch}")
+        self.join("h", f"late-{epoch}", assignment="client")
+        self.stable()
+        assert world.state("h").client is not None, "its leader assigns"
+        checkpoint(world)
+
+    def has_lost_nothing(self) -> None:
+        end = self.log.end
+        for group, members in self.members.items():
+            wanted = {(part, offset) for part in ALL for offset in range(end)}
+            eventually(
+                lambda m=members, w=wanted: w <= {i for c in m for i in c.polled.copy()}, 20, f"{group} reads all"
+            )
+            read = [item for each in members for item in each.records]
+            assert len(read) == len(set(read)), f"{group} has committed a record twice"
+            assert [each.error for each in members] == [None] * len(members)
+            assert all(each.consumer.member.registrations == 1 for each in members), "nobody was evicted"
+        exact(self.log, 4, self.counting)
+        assert self.counting.errors == []
+        eventually(lambda: self._sealed_rows() == 4 * end, 20, "all is sealed, once")
+
+    def _sealed_rows(self) -> int:
+        end = self.planner.latest(self.start)
+        rows = sum(one.segment.rows for run in self.planner.plan(self.start, end) for one in run)
+        names = self.world.names(SEALED.segments)
+        made = [Segment.parse("", self.world.data(SEALED.segment(name)) or b"") for name in names]
+        assert sum(one.rows for one in made) == rows
+        return rows
+
+    def names_all(self) -> None:
+        assert self.parties.applies(*OPEN).exit_code == 0
+        for group in (*self.joined, "r", "s"):
+            self.parties.names(group, f"team-{group}", regions=("r",) if group == "r" else ())
+
+
+@pytest.fixture
+def groups(world: World, parties: Parties, tmp_path: Path) -> Iterator[Running]:
+    with ExitStack() as stack:
+        yield Running(world, parties, tmp_path / "segments", stack)
+
+
+@pytest.mark.parametrize("is_read_open", [True, False], ids=["readable", "closed"])
+def test_groups_run_while_it_is_secured(world: World, parties: Parties, groups: Running, is_read_open: bool) -> None:
+    groups.names_all()
+    opened = parties.policy(is_secure=False)
+    secured = replace(opened, is_secure=True, is_read_open=is_read_open)
+    operator = parties.session("operator")
+
+    for policy in (secured, opened):
+        count, refused = apply(Interrupting(operator, groups.act, at_acls=20), policy, Brokers())
+        assert count and not refused
+        groups.act()  # and after it
+        groups.has_lost_nothing()
+        assert parties.deviations() == ""
+
+    node = world.store.get(COORDINATOR_EPOCH)
+    assert node is not None and groups.node.term is not None
+    assert groups.node.term.epoch == 5, "four failovers of the test's own, and no term ended besides"
     operator.close()
+
+
+# ---- an earlier release
+
+
+class EarlierRelease(FrontStore):
+    """A session of a release without access control: it has no credentials, and every znode that it creates is open."""
+
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        return self.behind.commit(
+            [replace(each, acl=OPEN_ACL) if isinstance(each, Create) else each for each in operations]
+        )
+
+
+def share(world: World, *members: Any) -> None:
+    world.stable("g", len(members))
+    eventually(lambda: sorted(part for each in members for part in each.held) == sorted(ALL), 15, "they share all")
+
+
+def earlier(world: World, name: str, log: MemoryLog) -> Any:
+    opener = kazoo_factory(world.zk, SESSION_MS)
+    return world.consumer("g", name, {"t": 1}, log=log, opener=lambda: EarlierRelease(opener()))
+
+
+@pytest.mark.parametrize("node", ["this", "earlier"])
+def test_both_releases_work_in_an_open_chroot_with_a_policy(world: World, parties: Parties, node: str) -> None:
+    log = MemoryLog(100)
+    options = {"zk_auth_file": parties.file("coordinator")} if node == "this" else {"wrap": EarlierRelease}
+    world.coordinator(**options)
+    world.topic("t", 4)
+    old = earlier(world, "old", log)
+    world.stable("g", 1)
+    assert parties.applies(*OPEN).exit_code == 0
+    parties.names("g", "team-g")
+
+    new = world.consumer("g", "new", {"t": 1}, log=log, zk_auth_file=parties.file("team-g"))
+    bare = world.consumer("g", "bare", {"t": 1}, log=log)  # of this release, and not configured yet
+
+    share(world, old, new, bare)
+    late = earlier(world, "late", log)
+    share(world, old, new, bare, late)
+    log.end = 200
+    eventually(lambda: len({i for c in world.consumers for i in c.polled.copy()}) == 800, 15, "all is read")
+    world.delivered_once("t", 4, 200)
+    assert parties.deviations() == ""
+
+
+@pytest.mark.full("processes, beside the same in virtual time")
+@pytest.mark.real_zookeeper("it starts a process")
+def test_earlier_release_is_refused_by_a_secured_chroot(world: World, parties: Parties, tmp_path: Path) -> None:
+    log = MemoryLog(100)
+    service = world.coordinator(zk_auth_file=parties.file("coordinator"))
+    world.topic("t", 4)
+    new = world.consumer("g", "new", {"t": 1}, log=log, zk_auth_file=parties.file("team-g"))
+    state = world.stable("g", 1)
+    assert parties.applies(*OPEN).exit_code == 0
+    parties.names("g", "team-g")
+    assert parties.applies(*SECURE, "--acl-read", "closed").exit_code == 0
+
+    old = earlier(world, "old", log)
+    eventually(lambda: isinstance(old.error, NotAuthorized), 10, "it is refused")
+    world.stop_coordinator(service)  # else it stands by
+    with node_process(tmp_path, world.zk, "bare") as bare:
+        assert bare.ends() == 77
+        assert bare.said().splitlines()[-1].startswith("error: this node has no identity of a coordinator: the ACL of ")
+        assert "Traceback" not in bare.said()
+
+    assert isinstance(old.error, NotAuthorized) and old.error.exit_code == 77
+    world.elected(world.coordinator(zk_auth_file=parties.file("coordinator")), above=1)
+    log.end = 200
+    eventually(lambda: len(new.polled) == 800, 15, "the group goes on")
+    assert world.stable("g", 1).generation == state.generation
+    assert parties.deviations() == ""

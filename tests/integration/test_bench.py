@@ -1,20 +1,33 @@
-"""`scripts/bench`: its last line has every figure, measured, in the documented format."""
+"""`scripts/bench`, whose last line has every figure, measured; and `scripts/jobs`, the example of named jobs."""
 
 from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-BENCH = Path(__file__).resolve().parents[2] / "scripts" / "bench"
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+sys.path.append(str(SCRIPTS / "lib"))
+
+from jobs.__main__ import Step, in_two_places  # noqa: E402
+
+SIZES = ("--members", "2", "--partitions", "8", "--rounds", "1", "--session-timeout-ms", "2000")
 
 
-def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [BENCH, *arguments], capture_output=True, text=True, timeout=170, check=False, stdin=subprocess.DEVNULL
-    )
+def ran(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [SCRIPTS / script, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=170, check=False, stdin=subprocess.DEVNULL)
+
+
+def report_of(script: str, *arguments: str) -> Any:
+    """The last line of one that succeeds."""
+    done = ran(script, *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.full("benches")
@@ -23,15 +36,9 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     [("range", (), 5, 10), ("cooperative-sticky", ("--processes",), 3, 3)],
     ids=["range in threads", "cooperative in processes"],
 )
-def test_rebalance_bench_prints_every_figure_in_its_last_line(
-    strategy: str, options: tuple[str, ...], commands: int, stopped: int
-) -> None:
-    sizes = ("--members", "2", "--partitions", "8", "--rounds", "1", "--session-timeout-ms", "2000")
+def test_rebalance_bench_has_every_figure(strategy: str, options: tuple[str, ...], commands: int, stopped: int) -> None:
+    report = report_of("bench", "rebalance", *SIZES, "--strategy", strategy, *options)
 
-    done = bench("rebalance", *sizes, "--json", "--strategy", strategy, *options)
-
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout.splitlines()[-1])
     for figure in ("join_ms", "leave_ms", "resign_ms", "kill_ms", "transactions", "commands", "waves"):
         assert set(report[figure]) == {"min", "median", "max"}, figure
         assert 0 < report[figure]["min"] <= report[figure]["median"] <= report[figure]["max"], figure
@@ -47,12 +54,8 @@ def test_rebalance_bench_prints_every_figure_in_its_last_line(
 
 @pytest.mark.full("benches")
 def test_rebalance_bench_of_both_sides_compares_their_joins() -> None:
-    sizes = ("--members", "2", "--partitions", "8", "--rounds", "1", "--session-timeout-ms", "2000")
+    report = report_of("bench", "rebalance", *SIZES, "--assignment", "client,coordinator")
 
-    done = bench("rebalance", *sizes, "--json", "--assignment", "client,coordinator")
-
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout.splitlines()[-1])
     joins = [report[side]["join_ms"]["median"] for side in ("client", "coordinator")]
     assert report["ratio"] == pytest.approx(joins[0] / joins[1], abs=0.001)
     assert report["client"]["commands"]["median"] == report["coordinator"]["commands"]["median"] + 1, "the ask"
@@ -60,12 +63,8 @@ def test_rebalance_bench_of_both_sides_compares_their_joins() -> None:
 
 @pytest.mark.full("benches")
 def test_region_bench_measures_pauses_and_compares_resets_with_rebalances() -> None:
-    sizes = ("--members", "2", "--partitions", "8", "--rounds", "1", "--session-timeout-ms", "2000")
+    report = report_of("bench", "region", *SIZES)
 
-    done = bench("region", *sizes, "--json")
-
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout.splitlines()[-1])
     for figure in ("pause_ms", "checkpoint_ms", "reset_ms", "rebalance_ms"):
         assert 0 < report[figure]["min"] <= report[figure]["median"] <= report[figure]["max"], figure
     assert report["reset_ratio"] == pytest.approx(
@@ -76,44 +75,36 @@ def test_region_bench_measures_pauses_and_compares_resets_with_rebalances() -> N
 
 @pytest.mark.full("benches")
 def test_a_skewed_backlog_is_balanced_by_the_protocol_lag_on_a_real_log() -> None:
-    done = bench("lag", "--consumers", "3", "--partitions", "12", "--records", "3000", "--json")
+    report = report_of("bench", "lag", "--consumers", "3", "--partitions", "12", "--records", "3000")
 
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout.splitlines()[-1])
     assert sum(report["backlog_before"]) == sum(report["backlog_after"]) == report["records"]
     assert report["spread_after"] < 0.2 < report["spread_before"]
 
 
 @pytest.mark.full("benches")
 def test_poll_bench_measures_times_and_the_memory_of_another_process() -> None:
-    done = bench("poll", "--polls", "100", "--partitions", "10", "--json")
+    report = report_of("bench", "poll", "--polls", "100", "--partitions", "10")
 
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout.splitlines()[-1])
     memory = [figures for name, figures in report.items() if name.startswith("memory_mb")]
     assert memory
     assert all(figures["grown_all"] > 0 for figures in memory)
 
 
 def test_assignor_bench_reports_every_step_with_or_without_installed_peers() -> None:
-    done = bench("assignors", "--consumers", "3", "--partitions", "200", "--rounds", "1", "--json")
+    report = report_of("bench", "assignors", "--consumers", "3", "--partitions", "200", "--rounds", "1")
 
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout.splitlines()[-1])
     for step in ("fresh", "join", "leave"):
         assert set(report[f"ours_{step}_ms"]) == {"min", "median", "max"}
         assert (report[f"aiokafka_{step}_ms"] is None) == (report["versions"]["aiokafka"] is None)
 
 
 @pytest.mark.parametrize("is_given", [False, True], ids=["not fetched", "empty folder"])
-def test_a_missing_connector_is_reported_with_a_remedy(
-    is_given: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_connector_has_a_remedy(is_given: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("ZK_GROUP_IVY_SETTINGS", str(tmp_path / "none.xml"))
     monkeypatch.setenv("ZK_GROUP_BENCH_SPARK_KAFKA_JARS", str(tmp_path) if is_given else "")
 
-    done = bench("stream", "--source", "kafka", "--against", "spark")
+    done = ran("bench", "stream", "--source", "kafka", "--against", "spark")
 
     assert done.returncode == 69
     assert "ZK_GROUP_BENCH_SPARK_KAFKA_JARS" in done.stderr
@@ -121,8 +112,34 @@ def test_a_missing_connector_is_reported_with_a_remedy(
 
 
 def test_a_size_that_makes_no_sense_is_refused_in_a_sentence() -> None:
-    done = bench("rebalance", "--members", "0")
+    done = ran("bench", "rebalance", "--members", "0")
 
     assert done.returncode == 2
     assert "--members" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+# ---- scripts/jobs
+
+
+@pytest.mark.full("examples")
+def test_every_job_runs_in_one_place_when_workers_are_killed_frozen_and_stopped() -> None:
+    verdict = report_of("jobs")
+
+    assert verdict["verdict"] == "PASS"
+    assert (verdict["in_two_places"], verdict["never_run"]) == ([], [])
+    assert verdict["jobs"] == 8 and verdict["steps"] > 100
+
+
+@pytest.mark.parametrize(
+    ("steps", "is_odd"),
+    [
+        ([Step(1, 1, "a"), Step(2, 1, "a"), Step(3, 2, "b")], False),
+        ([Step(1, 1, "a"), Step(2, 1, "b")], True),
+        ([Step(1, 1, "a"), Step(2, 2, "b"), Step(3, 1, "a")], True),
+        ([Step(1, 1, "a"), Step(2, 2, "b"), Step(3, 3, "a")], False),
+    ],
+    ids=["handed on", "two in one generation", "continues after it was handed on", "returns"],
+)
+def test_the_verdict_sees_a_job_in_two_places(steps: list[Step], is_odd: bool) -> None:
+    assert in_two_places({"job": steps}) == (["job"] if is_odd else [])

@@ -150,9 +150,7 @@ def test_znode_that_may_not_be_read_leaves_everything_else_going(groups: Groups,
 
 @pytest.mark.usefixtures("service")
 @pytest.mark.parametrize("path", [PATHS.pools, PATHS.pool("mallory")])
-def test_pools_that_may_not_be_read_do_not_keep_a_group_from_starting(
-    world: World, mallory: AclStore, path: str
-) -> None:
+def test_pools_that_may_not_be_read_keep_no_group_from_starting(world: World, mallory: AclStore, path: str) -> None:
     world.put(PATHS.pools)
     close(mallory, path)
 
@@ -183,9 +181,7 @@ def test_closed_parent_fails_its_own_group_and_no_other(groups: Groups, mallory:
         *(PATHS.state, PATHS.history),
     ],
 )
-def test_znode_that_a_member_closes_stops_no_other_group_and_ends_no_term(
-    groups: Groups, mallory: AclStore, path: str, acl: Acl
-) -> None:
+def test_closed_znode_stops_no_other_group_and_no_term(groups: Groups, mallory: AclStore, path: str, acl: Acl) -> None:
     if groups.world.store.get(path) is None:
         groups.world.put(path)
     mallory.set_acl(path, acl)
@@ -197,22 +193,15 @@ def test_znode_that_a_member_closes_stops_no_other_group_and_ends_no_term(
     assert groups.service.term is not None and groups.service.term.epoch == 1
 
 
-def test_node_runs_although_the_list_of_nodes_is_closed_to_it(world: World, mallory: AclStore) -> None:
-    world.store.commit([Create(CONSUMERS)])
-    close(mallory, NODES)
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "nothing can be created in it"])
+def test_node_runs_although_it_cannot_be_listed(world: World, mallory: AclStore, is_closed: bool) -> None:
+    world.store.commit([Create(CONSUMERS), *([] if is_closed else [Create(NODES, ephemeral=True)])])
+    if is_closed:
+        close(mallory, NODES)
 
     store = listed(kazoo_factory(world.zk, 10_000), "a", "host")()
 
     assert not store.lost and run_json(world.zk, "status")["standby"] == []
-    store.close()
-
-
-def test_node_runs_although_nothing_can_be_created_in_the_list_of_nodes(world: World) -> None:
-    world.store.commit([Create(CONSUMERS), Create(NODES, ephemeral=True)])
-
-    store = listed(kazoo_factory(world.zk, 10_000), "a", "host")()
-
-    assert not store.lost
     store.close()
 
 
@@ -226,9 +215,7 @@ def test_only_what_a_session_of_its_name_has_listed_is_on_standby(world: World) 
 
 
 @pytest.mark.parametrize("path", [GROUPS, Brokers().topics])
-def test_closed_list_of_groups_or_topics_leaves_the_known_ones_going(
-    groups: Groups, mallory: AclStore, path: str
-) -> None:
+def test_closed_list_of_groups_or_topics_leaves_known_ones_going(groups: Groups, mallory: AclStore, path: str) -> None:
     close(mallory, path)
 
     groups.are_reported(path)
@@ -301,9 +288,7 @@ rebalance g --timeout 0.2
         COORDINATOR_EPOCH,
     ],
 )
-def test_every_command_ends_with_its_table_or_one_sentence_beside_a_closed_znode(
-    world: World, mallory: AclStore, path: str
-) -> None:
+def test_every_command_ends_with_a_table_or_one_sentence(world: World, mallory: AclStore, path: str) -> None:
     service = world.coordinator(sweep_interval_ms=60_000)
     world.topic("t", 2)
     world.consumer("g", "c1", {"t": 1}, log=MemoryLog(10))
@@ -335,9 +320,7 @@ def test_consumer_whose_channel_was_closed_by_another_names_the_reason(world: Wo
 
 
 @pytest.mark.parametrize("closed", ["offsets", "owners/gone"])
-def test_offsets_of_one_group_that_are_closed_stop_no_others_collection(
-    world: World, mallory: AclStore, closed: str
-) -> None:
+def test_closed_offsets_of_one_group_stop_no_other_collection(world: World, mallory: AclStore, closed: str) -> None:
     world.topic("kept", 1)
     for group in ("evil", "g"):
         paths = GroupPaths(group)
@@ -388,9 +371,7 @@ def six_members(world: World, *also: str) -> None:
 
 
 @pytest.mark.usefixtures("in_slices")
-def test_registration_that_is_open_again_is_read_although_its_group_always_changes(
-    world: World, mallory: AclStore
-) -> None:
+def test_registration_that_is_open_again_is_read_amid_changes(world: World, mallory: AclStore) -> None:
     six_members(world)
     close(mallory, PATHS.id("c0"))
     some, handle = listening(world)

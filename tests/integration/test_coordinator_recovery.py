@@ -1,15 +1,14 @@
-"""A coordinator's writes, removals and state after changes by hand, or after network failures."""
+"""A coordinator's writes and state after changes by hand or network failures, and what the next one completes."""
 
 from __future__ import annotations
 
 import gc
-import secrets
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
@@ -23,17 +22,17 @@ from coordinator.term.term import Term
 from coordinator.zk.errors import Refused, UsageError, ZooKeeperUnreachable
 from coordinator.zk.runtime import Event, Task, ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Check, Create, Node, Store, Watch
+from coordinator.zk.store import Check, Create, Listing, Store, Watch
 from coordinator.zk.update import ensure
-from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, GroupPaths
+from coordinator.zk.znodes.group_state import STABLE
+from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GroupPaths
 from coordinator.zk.znodes.records import STOP_FETCHER, CoordinatorRecord, EpochRecord
 from coordinator.zk.znodes.segments import Query, Segment
 from drills.faults.proxy import EXISTS
 from tests.support.client_side import Hooked, creates
 from tests.support.hand import ManualStage
-from tests.support.memlog import MemoryLog
 from tests.support.proxy import Proxy
-from tests.support.stores import DeafStore
+from tests.support.stores import DeafStore, FrontStore, Reads
 from tests.support.strategies import RANGE
 from tests.support.terms import with_config, with_store
 from tests.support.wait import eventually
@@ -114,9 +113,7 @@ def test_a_session_that_cannot_be_opened_for_a_lost_connection_is_closed(through
     assert losses[0].lost.is_set()
 
 
-def test_a_connection_that_is_lost_while_a_session_is_opened_is_made_again(
-    through: str, zookeeper_proxy: Proxy
-) -> None:
+def test_a_connection_lost_while_a_session_is_opened_is_made_again(through: str, zookeeper_proxy: Proxy) -> None:
     loss = zookeeper_proxy.drop_request(EXISTS)
 
     store = open_kazoo(through, 2000)
@@ -134,9 +131,7 @@ def test_a_session_without_the_chroot_that_it_wants_is_closed(zk: str) -> None:
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_zookeeper_lost_before_the_check_of_the_chroot_is_unreachable(
-    through: str, zookeeper_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_zookeeper_is_unreachable(through: str, zookeeper_proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     ask = KazooClient.exists_async
 
     def ask_late(self: Any, *args: Any, **options: Any) -> Any:
@@ -152,24 +147,6 @@ def test_zookeeper_lost_before_the_check_of_the_chroot_is_unreachable(
 
 
 # ---- elections
-
-
-def test_groups_continue_after_the_epoch_was_set_lower_by_hand(world: World, stage: ManualStage) -> None:
-    world.put(COORDINATOR_EPOCH, EpochRecord(50).to_bytes())
-    first = stage.hand("first")
-    assert first.term.epoch == 51
-    one, two = stage.stable_pair(first)
-    first.close()
-    world.put(f"{GROUPS}/'no name of a group'")
-    world.put(COORDINATOR_EPOCH, EpochRecord(3).to_bytes())
-
-    second = stage.hand("second")
-
-    assert second.term.epoch == 52
-    three = stage.puppet("g", "c3", {"t": 1})
-    second.settle("g", one, two, three)
-    assert len(one.running) + len(two.running) + len(three.running) == 4
-    assert one.stale + two.stale + three.stale == 0
 
 
 class StoppedInBetween:
@@ -217,9 +194,7 @@ def candidate(world: World) -> Iterator[Candidate]:
         yield made
 
 
-def test_stop_while_an_elector_starts_to_look_is_not_lost(
-    world: World, stage: ManualStage, candidate: Candidate
-) -> None:
+def test_stop_while_an_elector_begins_to_look_counts(world: World, stage: ManualStage, candidate: Candidate) -> None:
     stage.hand("elected")
     candidate.stand(world.store, StoppedInBetween(candidate.stopping, candidate.wake)).join(3)
     assert candidate.terms == [None]
@@ -241,27 +216,13 @@ def test_refused_election_is_tried_again_after_a_pause(world: World, candidate: 
     assert tries[-1] - began >= 5 * 0.1
 
 
-class DeafAndSeen(DeafStore):
-    """Loses the event of every watch, and signals the first read of the elected node."""
-
-    def __init__(self, store: Store) -> None:
-        super().__init__(store)
-        self.has_looked = ThreadRuntime().event()
-
-    def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
-        nodes = super().get_many(paths, watch)
-        if COORDINATOR in paths and all(nodes):
-            self.has_looked.set()
-        return nodes
-
-
 def test_an_elector_whose_watch_was_lost_looks_again(
     world: World, stage: ManualStage, candidate: Candidate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(coordinator.term.elector, "_LOOK_AGAIN_S", 0.1)
-    elected, deaf = stage.hand("elected"), DeafAndSeen(world.store)
-    candidate.stand(deaf)
-    assert deaf.has_looked.wait(5)
+    elected, has_looked = stage.hand("elected"), ThreadRuntime().event()
+    candidate.stand(Reads(DeafStore(world.store)).after(COORDINATOR, has_looked.set))
+    assert has_looked.wait(5)
 
     elected.close()
 
@@ -290,111 +251,83 @@ def test_everything_that_a_turn_makes_for_a_new_group_carries_the_fence(world: W
     assert [commit for commit in recording.commits if commit[0] != fence] == []
 
 
-def test_command_with_a_child_znode_can_be_withdrawn(world: World, stage: ManualStage) -> None:
+@pytest.mark.parametrize("is_evicted", [False, True], ids=["withdrawn", "with an eviction"])
+def test_command_with_child_znodes_is_removed(world: World, stage: ManualStage, is_evicted: bool) -> None:
     hand = stage.hand()
-    one, two = stage.stable_pair(hand)
+    one, two = stage.stable_pair(hand, max_poll_interval_ms=500 if is_evicted else 300_000)
     three = stage.puppet("g", "c3", {"t": 1})
     hand.turn("g")
     (name,) = world.names(PATHS.channel("c1"))
     assert one.options() == [STOP_FETCHER]
     world.put(f"{PATHS.command('c1', name)}/child")
     world.put(f"{PATHS.command('c1', name)}/another")
-    three.close()
 
-    hand.settle("g", one, two)
+    if is_evicted:
+        hand.evict(one, two, three)
+        hand.term.lease.renew()
+        hand.settle("g", two, three)
+    else:
+        three.close()
+        hand.settle("g", one, two)
 
-    assert one.running | two.running == parts("t", 0, 1, 2, 3)
+    assert (three if is_evicted else one).running | two.running == parts("t", 0, 1, 2, 3)
     assert world.names(PATHS.channel("c1")) == []
-
-
-def test_consumer_whose_command_has_a_child_is_evicted(world: World, stage: ManualStage) -> None:
-    hand = stage.hand()
-    one, two = stage.stable_pair(hand, max_poll_interval_ms=500)
-    three = stage.puppet("g", "c3", {"t": 1})
-    hand.turn("g")
-    (name,) = world.names(PATHS.channel("c1"))
-    world.put(f"{PATHS.command('c1', name)}/child")
-
-    hand.evict(one, two, three)
-
-    hand.term.lease.renew()
-    hand.settle("g", two, three)
-    assert two.running | three.running == parts("t", 0, 1, 2, 3)
 
 
 # ---- groups that are gone
 
 
-MADE: list[weakref.ref[Rebalancer]] = []
+@pytest.fixture
+def rebalancers(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int]:
+    """How many groups of a name are kept in memory, but for garbage that an exception's frames have left.
 
-
-@pytest.fixture(autouse=True)
-def noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An instance is in `MADE` as long as it is referenced.
-
-    To look for it among all objects takes seconds in a process of many tests: a coordinator's lease lapses meanwhile.
+    To look for them among all objects takes seconds in a process of many tests: a coordinator's lease lapses meanwhile.
     """
-    original = Rebalancer.__init__
+    original, references = Rebalancer.__init__, list[weakref.ref[Rebalancer]]()
 
     def made(self: Rebalancer, *args: Any) -> None:
         original(self, *args)
-        MADE.append(weakref.ref(self))
+        references.append(weakref.ref(self))
 
-    monkeypatch.setattr(Rebalancer, "__init__", made)
-
-
-def rebalancers(group: str) -> int:
-    """How many groups of that name are kept in memory, but for garbage that an exception's frames have left."""
-
-    def count() -> int:
-        kept = [reference() for reference in MADE.copy()]
+    def count(group: str) -> int:
+        kept = [reference() for reference in references.copy()]
         return sum(each is not None and each._group == group for each in kept)
 
-    if count():
-        gc.collect()
-    return count()
+    def kept(group: str) -> int:
+        if count(group):
+            gc.collect()
+        return count(group)
+
+    monkeypatch.setattr(Rebalancer, "__init__", made)
+    return kept
 
 
-class Groups(NamedTuple):
-    """Names that no other test uses."""
-
-    gone: tuple[str, str]
-    stays: str
-
-
-@pytest.fixture
-def groups(world: World) -> Groups:
-    """Two groups of which nothing is left in ZooKeeper, and one that stays."""
-    own = secrets.token_hex(4)
-    groups = Groups((f"gone-{own}", f"gone-too-{own}"), f"stays-{own}")
+def test_deleted_group_leaves_no_state_in_memory(world: World, rebalancers: Callable[[str], int]) -> None:
     world.topic("t", 1)
     service = world.coordinator()
-    leaving = [world.consumer(name, "c1", {"t": 1}) for name in groups.gone]
-    world.consumer(groups.stays, "c1", {"t": 1})
-    for name in (*groups.gone, groups.stays):
+    *leaving, _ = [world.consumer(name, "c1", {"t": 1}) for name in ("gone", "gone-too", "stays")]
+    for name in ("gone", "gone-too", "stays"):
         world.stable(name, 1)
         assert rebalancers(name) == 1
-    bad = GroupPaths(groups.gone[0]).channel("bad")
+    bad = GroupPaths("gone").channel("bad")
     world.put(bad, b"{")
-    leaving.append(world.consumer(groups.gone[0], "c2", {"t": 1}))
+    leaving.append(world.consumer("gone", "c2", {"t": 1}))
     eventually(lambda: bad in service.problems.current(), 5, "it is reported")
     for consumer in leaving:
         consumer.close()
-    for name in groups.gone:
+
+    for name in ("gone", "gone-too"):
         world.remove(GroupPaths(name).root)
+
     eventually(lambda: bad not in service.problems.current(), 5, "nothing is reported of what is gone")
-    return groups
+    eventually(lambda: rebalancers("gone") + rebalancers("gone-too") == 0, 5, "they are forgotten", pause_s=0.5)
+    assert rebalancers("stays") == 1
 
 
-def test_deleted_group_leaves_no_state_in_memory(groups: Groups) -> None:
-    eventually(lambda: sum(map(rebalancers, groups.gone)) == 0, 5, "they are forgotten", pause_s=0.5)
-
-    assert rebalancers(groups.stays) == 1
-
-
-def test_removed_group_leaves_nothing_reported_or_kept_after_any_last_turn(world: World, stage: ManualStage) -> None:
-    group = f"gone-{secrets.token_hex(4)}"
-    hand, over = stage.hand(), list[str]()
+def test_removed_group_leaves_nothing_after_any_last_turn(
+    world: World, stage: ManualStage, rebalancers: Callable[[str], int]
+) -> None:
+    group, hand, over = "gone", stage.hand(), list[str]()
     term = with_config(with_store(hand.term, DeafStore(hand.store)), group_initial_rebalance_delay_ms=500)
     handlers = Handlers(term, RANGE, over.append, Asked(term))
     stage.puppet(group, "c1", {"t": 1})
@@ -420,9 +353,91 @@ def test_removed_group_leaves_nothing_reported_or_kept_after_any_last_turn(world
             task.join(5)
 
 
-def test_group_recreated_after_its_removal_is_rebalanced(world: World, groups: Groups) -> None:
-    log = MemoryLog(10)
-    again = world.consumer(groups.gone[0], "c1", {"t": 1}, log=log)
+# ---- the next coordinator
 
-    world.stable(groups.gone[0], 1)
-    eventually(lambda: len(again.polled) == 10, 5, "it fetches")
+
+STOP, START = [("stop-fetcher", 2)], [("start-fetcher", 2)]
+"""What the second coordinator has sent, in its epoch."""
+
+
+@pytest.mark.both_zookeepers
+@pytest.mark.parametrize(
+    ("stopped", "started", "sent"),
+    [
+        ("c1", "", [START, STOP, []]),  # c3 waits for what c2 still runs
+        ("c1 c2", "", [START, START, START]),
+        ("c1 c2 c3", "c1", [[], START, START]),
+        ("c1 c2 c3", "c1 c2 c3", [[], [], []]),
+    ],
+    ids=["amid the stops", "between stop and start", "amid the starts", "after the last acknowledgement"],
+)
+def test_next_coordinator_completes_the_rebalance_that_was_begun(
+    stage: ManualStage, world: World, stopped: str, started: str, sent: list[list[tuple[str, int]]]
+) -> None:
+    first = stage.hand("first")
+    puppets = [*stage.stable_pair(first), stage.puppet("g", "c3", {"t": 1})]
+    for names in (stopped, started):
+        if names:
+            first.turn("g")
+        for puppet in puppets:
+            if puppet.name in names:
+                puppet.obey()
+    assert world.state("g").state != STABLE
+    first.close()
+
+    second = stage.hand("second")
+    for _ in range(2):
+        second.turn("g")
+
+    assert [[(command.option, command.epoch) for command in puppet.commands()] for puppet in puppets] == sent
+    second.settle("g", *puppets)
+    assert world.state("g").generation == 2, "the target was decided already"
+    assert [len(puppet.gave_up) for puppet in puppets] == [1, 1, 0], "no member stops twice"
+    assert [puppet.applied for puppet in puppets] == [3, 3, 1]
+    assert frozenset().union(*(puppet.running for puppet in puppets)) == parts("t", 0, 1, 2, 3)
+    assert world.history("g")[-1].finished_ms is not None
+
+
+@pytest.mark.both_zookeepers
+def test_group_changed_without_an_elected_coordinator_is_rebalanced_by_the_next(
+    stage: ManualStage, world: World
+) -> None:
+    first = stage.hand("first")
+    one, two = stage.stable_pair(first)
+    first.close()
+    two.close()
+    three = stage.puppet("g", "c3", {"t": 1})
+
+    stage.hand("second").settle("g", one, three)
+
+    assert (one.running, three.running) == (parts("t", 0, 1), parts("t", 2, 3))
+
+
+class BreaksOnDemand(FrontStore):
+    """Raises an unexpected error when the topics are listed."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.is_broken = False
+
+    def children_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Listing | None]:
+        if self.is_broken and any(path.endswith("/topics") for path in paths):
+            raise ZeroDivisionError("a bug")
+        return super().children_many(paths, watch)
+
+
+@pytest.mark.both_zookeepers
+def test_coordinator_whose_thread_crashes_resigns_first(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    service = world.coordinator(wrap=BreaksOnDemand)
+    world.elected(service)
+    session = world.session_of(service)
+    assert isinstance(session, BreaksOnDemand)
+    session.is_broken = True
+
+    world.topic("t", 2)
+
+    world.elected(service, above=1)
+    consumer = world.consumer("g", "c1", {"t": 1})
+    world.stable("g", 1)
+    eventually(lambda: consumer.held == parts("t", 0, 1), 5, "it coordinates")
+    assert "ZeroDivisionError" in caplog.text

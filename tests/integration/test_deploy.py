@@ -65,9 +65,7 @@ def costs(what: str) -> list[int]:
     return [int(cell) for cell in row]
 
 
-def test_cost_of_nodes_and_fetchers_in_zookeeper_is_as_documented(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cost_of_nodes_and_fetchers_is_as_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "scripts" / "lib"))
     sizing = importlib.import_module("sizing.__main__")
     with Ensemble(tmp_path / "zookeeper", EnsembleConfig(servers=1, tick_ms=500, durable=False)) as ensemble:

@@ -48,9 +48,7 @@ def test_the_evidence_has_nothing_of_the_neighbours(environment: NamedGroup, zk:
         ORDERS.query("q"), ORDERS.segments, ORDERS.pool("p"),
     ],
 )  # fmt: skip
-def test_group_with_existing_znodes_is_refused_and_keeps_them(
-    environment: NamedGroup, zk: str, store: Store, stands: str
-) -> None:
+def test_group_with_znodes_is_refused(environment: NamedGroup, zk: str, store: Store, stands: str) -> None:
     make(zk, stands)
 
     with pytest.raises(UsageError, match="group orders exists: give another name"), environment.cleared("", False):
@@ -59,18 +57,14 @@ def test_group_with_existing_znodes_is_refused_and_keeps_them(
     assert store.get(stands) is not None
 
 
-def test_a_path_where_a_kafka_is_registered_is_refused_before_anything_is_written(
-    environment: NamedGroup, zk: str
-) -> None:
+def test_path_where_a_kafka_is_registered_is_refused_before_any_write(environment: NamedGroup, zk: str) -> None:
     make(zk, f"{Brokers().root}/ids/0")
 
     with environment.opened() as store, pytest.raises(UsageError, match="Kafka"):
         environment.require_no_members(store)
 
 
-def test_whole_group_is_deleted_after_the_drill_and_the_epoch_stays(
-    environment: NamedGroup, zk: str, store: Store
-) -> None:
+def test_group_is_deleted_after_the_drill_and_the_epoch_stays(environment: NamedGroup, zk: str, store: Store) -> None:
     make(zk, COORDINATOR_EPOCH)
 
     with environment.cleared("", False):
@@ -81,9 +75,7 @@ def test_whole_group_is_deleted_after_the_drill_and_the_epoch_stays(
 
 
 @pytest.mark.parametrize("group", ["orders", "others"])
-def test_of_two_drills_at_once_the_second_is_refused_and_the_first_keeps_its_group(
-    environment: NamedGroup, zk: str, store: Store, group: str
-) -> None:
+def test_second_drill_at_once_is_refused(environment: NamedGroup, zk: str, store: Store, group: str) -> None:
     second = NamedGroup(zk, 2000, group)
 
     with environment.cleared("", False):
@@ -100,9 +92,7 @@ def test_of_two_drills_at_once_the_second_is_refused_and_the_first_keeps_its_gro
 
 
 @pytest.mark.parametrize("is_ours", [True, False])
-def test_the_coordinators_znode_is_deleted_only_when_the_drill_has_elected_it(
-    zk: str, store: Store, tmp_path: Path, is_ours: bool
-) -> None:
+def test_only_the_drills_own_coordinator_is_deleted(zk: str, store: Store, tmp_path: Path, is_ours: bool) -> None:
     make(zk, CONSUMERS)
     store.commit([Create(COORDINATOR, CoordinatorRecord("node-1", "h", 1).to_bytes(), ephemeral=True)])
     session = store.session_id if is_ours else store.session_id + 1

@@ -19,14 +19,6 @@ from tests.support.wait import eventually
 pytestmark = pytest.mark.real_zookeeper("it is about the servers")
 
 
-def test_each_test_has_an_empty_chroot_of_its_own(zk: str) -> None:
-    with connected(zk) as client:
-        assert client.get_children("/") == []
-        client.create("/mine")
-    with connected(fresh_chroot(zk.split("/")[0])) as client:
-        assert client.get_children("/") == []
-
-
 def zkcli(hosts: str, *args: str) -> subprocess.CompletedProcess[str]:
     """One command of ZooKeeper's own client."""
     return subprocess.run(
@@ -160,9 +152,7 @@ def test_directory_of_an_earlier_release_with_a_host_of_each_server_is_read(tmp_
     assert Ensemble.load(tmp_path).hosts == made.hosts
 
 
-def test_missing_java_is_one_sentence_with_the_package_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_java_is_one_sentence_with_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from click.testing import CliRunner
 
-from coordinator.cli import main
 from coordinator.listeners.listeners import Listeners
 from coordinator.listeners.members import REGISTRATIONS_AT_ONCE
 from coordinator.listeners.topics import Interests
@@ -18,13 +15,15 @@ from coordinator.rebalance.group_reader import GroupReader
 from coordinator.term.operator_requests import Asked
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Create, Delete, Listing, Node, Operation, SetData, Store, Watch
+from coordinator.zk.store import Create, Delete, Node, Operation, SetData, Store, Watch
+from coordinator.zk.update import ensure
 from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.paths import GROUPS, TURN_TIMES, GroupPaths
 from coordinator.zk.znodes.records import Registration, Topic, TurnTimes
 from coordinator.zk.znodes.segments import SegmentsRecord
+from tests.support.cli import run_json
 from tests.support.clients import connected
-from tests.support.stores import FrontStore
+from tests.support.stores import FrontStore, Reads
 from tests.support.terms import a_term
 from tests.support.wait import eventually
 from tests.support.world import World
@@ -58,12 +57,9 @@ class Slices(FrontStore):
     ("registrations", "data", "before_it"),
     [(6 * REGISTRATIONS_AT_ONCE, b"", REGISTRATIONS_AT_ONCE), (60, b"x" * 200_000, 50)],
 )
-def test_a_member_of_a_small_group_is_seen_while_a_big_group_is_still_being_read(
-    world: World, registrations: int, data: bytes, before_it: int
-) -> None:
+def test_small_group_is_seen_amid_a_big_one(world: World, registrations: int, data: bytes, before_it: int) -> None:
     for paths in (BIG, SMALL):
-        for path in (paths.root, paths.ids):
-            world.put(path)
+        world.put(paths.ids)
     stray = [Create(BIG.id(f"stray-{number}"), data) for number in range(registrations)]
     committed(world, stray, 4 if data else 300)
     asked: dict[str, int] = {}
@@ -135,10 +131,10 @@ def test_group_that_changes_a_thousand_times_a_second_delays_no_other_group(worl
 
 
 def test_registration_that_changes_in_a_loop_is_read_ever_less_often(world: World) -> None:
-    stores: list[Listings] = []
+    stores: list[Reads] = []
 
     def noted(store: Store) -> Store:
-        stores.append(Listings(store))
+        stores.append(Reads(store))
         return stores[-1]
 
     world.topic("t", 2)
@@ -154,7 +150,7 @@ def test_registration_that_changes_in_a_loop_is_read_ever_less_often(world: Worl
             writes += 1
             changed = replace(own, subscription={"t": 1, f"u{writes}": 1})
             world.store.commit([SetData(BIG.id("c1"), changed.to_bytes())])
-        reads.append(sum(store.seen.count(BIG.ids) for store in stores))
+        reads.append(sum(store.paths.count(BIG.ids) for store in stores))
 
     assert writes > 1000
     assert reads[2] - reads[1] <= 12, "once a second by the listeners, and once by the turn that follows"
@@ -165,9 +161,7 @@ def test_registration_that_changes_in_a_loop_is_read_ever_less_often(world: Worl
 def test_ten_thousand_unreadable_registrations_slow_down_no_fetchers_seals(world: World) -> None:
     for name, ids in (("big", 3000), ("small", 1)):
         paths = GroupPaths(name)
-        for path in (*paths.skeleton, paths.segments, paths.queries):
-            if world.store.get(path) is None:
-                world.put(path)
+        ensure(world.store, [*paths.skeleton, paths.segments, paths.queries])
         world.put(paths.segments, SegmentsRecord().to_bytes())
         committed(world, [Create(paths.id(f"x{n}"), b"no JSON", ephemeral=True) for n in range(ids)])
     for name in ("big", "small"):
@@ -183,7 +177,7 @@ def test_ten_thousand_unreadable_registrations_slow_down_no_fetchers_seals(world
         assert record.seal_interval_ms is None
 
 
-def test_what_a_group_costs_is_published_and_listed(zk: str, world: World) -> None:
+def test_what_a_group_costs_is_published_and_listed(world: World) -> None:
     world.topic("t", 1)
     service = world.coordinator(sweep_interval_ms=200)
     world.consumer("g", "c1", {"t": 1})
@@ -193,36 +187,18 @@ def test_what_a_group_costs_is_published_and_listed(zk: str, world: World) -> No
 
     service.term.turn_times.took("g", 30.0)
 
-    def listed() -> int:
-        output = CliRunner().invoke(main, ["groups", "list", "--zk", zk, "-o", "json"]).stdout
-        (row,) = [row for row in json.loads(output) if row["group"] == "g"]
-        return int(row["turn_ms_per_s"])
-
     eventually(lambda: TurnTimes.parse("", world.data(TURN_TIMES) or b"").groups.get("g", 0) > 1000, 5, "it is seen")
-    assert listed() >= 0
+    assert [int(row["turn_ms_per_s"]) >= 0 for row in run_json(world.zk, "groups", "list")] == [True]
     world.stop_coordinator(service)
     eventually(lambda: world.data(TURN_TIMES) is None, 5, "it ends with the session")
 
 
-class Listings(FrontStore):
-    """Notes whose children are listed."""
-
-    def __init__(self, store: Store) -> None:
-        super().__init__(store)
-        self.seen: list[str] = []
-
-    def children_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Listing | None]:
-        self.seen += paths
-        return super().children_many(paths, watch)
-
-
 def test_a_turn_lists_no_owners_and_offsets_of_topics_that_do_not_exist(world: World) -> None:
     world.topic("t", 1)
-    for path in (SMALL.root, *SMALL.skeleton):
-        world.put(path)
+    ensure(world.store, SMALL.skeleton)
     stray = [Create(f"{root}/stray-{number}") for number in range(500) for root in (SMALL.owners, SMALL.offsets)]
     committed(world, [*stray, Create(SMALL.owners_of("t"))])
-    store = Listings(world.store)
+    store = Reads(world.store)
     term = a_term(store, ThreadRuntime())
     reader = GroupReader(term, "small", lambda path: None)
     world.put(SMALL.state, GroupState().to_bytes())
@@ -231,6 +207,6 @@ def test_a_turn_lists_no_owners_and_offsets_of_topics_that_do_not_exist(world: W
 
     assert snapshot is not None
     assert len(snapshot.owner_parents) == 501
-    assert [path for path in store.seen if path.startswith((SMALL.owners_of(""), SMALL.offsets_of("")))] == [
+    assert [path for path in store.paths if path.startswith((SMALL.owners_of(""), SMALL.offsets_of("")))] == [
         SMALL.owners_of("t")
     ]

@@ -1,22 +1,26 @@
-"""Consumers that die, hang, rejoin, are fenced, or join and leave all the time."""
+"""Consumers that die, hang, rejoin, are evicted, or join and leave all the time; and how a group starts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer
-from consumer.errors import FencedInstanceId
 from consumer.logs.base import Fetched
+from coordinator.term.config import CoordinatorConfig
+from coordinator.zk.errors import Refused
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.znodes.group_state import PREPARING
+from coordinator.zk.znodes.group_state import STABLE
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import UNKNOWN_MEMBER_ID
-from tests.support.hand import ManualStage
+from tests.support.cli import run_ok
+from tests.support.hand import ManualStage, Puppet
+from tests.support.liar import Liar
 from tests.support.memlog import MemoryLog
 from tests.support.proxy import Proxy
 from tests.support.wait import eventually, within
@@ -74,24 +78,6 @@ def test_dead_consumer_is_replaced_without_lost_or_repeated_records(served: Worl
     all_came(log, dies, stays)
     served.delivered_once("t", 4, 200)
     eventually(lambda: stays.held == ALL, 5, "it holds the partitions of its channel")
-
-
-def test_newest_process_of_a_name_fences_the_first_which_does_not_rejoin(served: World, log: MemoryLog) -> None:
-    first = served.consumer("g", "c1", {"t": 1}, log=log)
-    before = served.stable("g", 1)
-
-    second = served.consumer("g", "c1", {"t": 1}, log=log)
-
-    eventually(lambda: isinstance(first.error, FencedInstanceId), 10, "the first consumer is fenced")
-    served.stable("g", 1, above=before.generation)
-    log.end = 200
-    all_came(log, first, second)
-    served.delivered_once("t", 4, 200)
-    assert ("lost", ALL) in first.events
-    with pytest.raises(FencedInstanceId):
-        first.consumer.poll(0)
-    assert (second.held, first.held) == (ALL, frozenset())
-    assert served.channel("g", "c1").incarnation == served.state("g").target["c1"].incarnation
 
 
 def test_application_that_stops_polling_leaves_and_rejoins_when_it_polls(served: World, log: MemoryLog) -> None:
@@ -162,18 +148,6 @@ def test_briefly_disconnected_consumer_pauses_and_resumes_without_a_rebalance(
     all_came(log, consumer)
     assert (served.state("g").generation, member.registrations) == (before.generation, 1)
     served.delivered_once("t", 4, 200)
-
-
-def test_a_stuck_consumer_does_not_delay_the_partitions_of_others(served: World, stage: ManualStage) -> None:
-    stuck = stage.puppet("g", "c1", {"t": 1})
-    other = served.consumer("g", "c2", {"t": 1})
-    stuck.obey_until(parts("t", 0, 1))
-    served.stable("g", 2)
-
-    joiner = served.consumer("g", "c3", {"t": 1})
-
-    eventually(lambda: (other.held, joiner.held) == (parts("t", 2), parts("t", 3)), 15, "they run what is free")
-    assert (stuck.options(), served.state("g").state) == (["stop-fetcher"], PREPARING)
 
 
 def test_churn_of_thirty_joins_and_leaves_converges_and_loses_nothing(world: World) -> None:
@@ -264,3 +238,52 @@ def test_records_fetched_after_the_lease_expired_during_a_sleep_are_not_returned
         assert consumer.poll(0) == {}
         found = eventually(lambda: consumer.poll(20), 15, "it has rejoined")
         assert [record.offset for record in found[TopicPartition("t", 0)]] == list(range(50))
+
+
+"""Neither this session timeout nor this poll interval is over before the test is."""
+
+
+def test_a_hundred_consumers_within_a_second_cost_three_generations_at_most(world: World, stage: ManualStage) -> None:
+    delay_ms = CoordinatorConfig(zk=world.zk).group_initial_rebalance_delay_ms
+    world.coordinator(group_initial_rebalance_delay_ms=delay_ms)
+    world.topic("t", 100)
+    runtime = ThreadRuntime()
+    started = runtime.monotonic()
+    members: list[Puppet] = []
+
+    def join(number: int) -> None:
+        members.append(stage.puppet("g", f"c{number:03}", {"t": 1}))
+
+    joining = [runtime.spawn(partial(join, number), "joins") for number in range(100)]
+    for one in joining:
+        one.join(10)
+    assert runtime.monotonic() - started < 1
+    assert len({member.store.session_id for member in members}) == 100
+
+    def obeyed() -> bool:
+        for member in members:
+            member.obey()
+        return world.state("g").state == STABLE
+
+    eventually(obeyed, 60, "each member has its partition", ignoring=(Refused,))
+
+    state = world.state("g")
+    assert len(state.target) == 100
+    assert state.generation <= 3
+    assert frozenset().union(*(member.running for member in members)) == parts("t", *range(100))
+
+
+def test_partitions_of_a_lifted_mark_are_started_at_once(world: World, zk: str) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    bad = Liar(zk, "g", "bad", {"t": 1}, lease_ms=30_000, max_poll_interval_ms=2000)
+    eventually(lambda: bad.acknowledges(claims=True, owns=True), 5, "it runs all")
+    good = world.consumer("g", "good", {"t": 1}, log=MemoryLog(10))
+    eventually(lambda: (bad.acknowledges() and bad.is_evicted) or bad.is_evicted, 5, "it is evicted")
+    assert len(world.state("g").marks) == 1
+
+    run_ok(zk, "groups", "lift-mark", "g", "bad", "--execute")
+
+    eventually(lambda: good.held == parts("t", 0, 1, 2, 3), 5, "the good member has all")
+    assert world.state("g").marks == ()
+    bad.close()

@@ -1,29 +1,36 @@
-"""`groups reset-offsets` by scenarios and scopes, and the fences. All else is in `command_lines/groups_offsets.txt`."""
+"""`groups reset-offsets` by scenarios and scopes, and the fences of it, of `delete-offsets` and of `groups delete`.
+
+All else is in `command_lines/groups_offsets.txt` and `groups_delete.txt`.
+"""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import Result
 
 from consumer.logs.embedded.producer import Producer
-from coordinator.admin.offsets import GROUP_SUBSCRIBED_TO_TOPIC, delete_offsets, write_offsets
+from coordinator.admin.delete_group import delete_group
+from coordinator.admin.offsets import GROUP_SUBSCRIBED_TO_TOPIC, GroupNotEmpty, delete_offsets, look, write_offsets
 from coordinator.admin.reset_offsets import NewOffset, PartitionOffsets, Scope
 from coordinator.admin.topics import create_topic
-from coordinator.zk.errors import CoordinatorError
+from coordinator.zk.errors import ConnectionLost, CoordinatorError
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.store import SetData, Store
-from coordinator.zk.znodes.group_state import PREPARING
+from coordinator.zk.store import Create, SetData, Store
+from coordinator.zk.update import ensure
+from coordinator.zk.znodes.group_state import EMPTY, PREPARING, GroupState
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import Brokers, GroupPaths
-from coordinator.zk.znodes.records import OffsetRecord, Topic
+from coordinator.zk.znodes.records import Channel, OffsetRecord, Topic
+from coordinator.zk.znodes.segments import SegmentsRecord
 from tests.support.cli import run, run_ok
 from tests.support.hand import ManualStage
 from tests.support.made_group import MadeGroup
+from tests.support.sealed import SealedGroup
 from tests.support.stores import Interrupted, LostReplies, lost_reply
-from tests.support.world import World
+from tests.support.world import World, parts
 
 RECORDS = 100
 Offsets = dict[tuple[str, int], int]
@@ -54,12 +61,10 @@ def group(store: Store, topics: dict[str, Topic]) -> MadeGroup:
     return made
 
 
-@pytest.fixture
-def reset(zk: str, log_dir: Path) -> Any:
-    def reset(*options: str) -> Result:
-        return run(zk, "groups", "reset-offsets", *options, "--log-dir", str(log_dir))
-
-    return reset
+def in_offsets(text: str) -> Offsets:
+    """Those of `t-0=1 t-1=0`."""
+    some = [re.split("[-=]", one) for one in text.split()]
+    return {(topic, int(partition)): int(offset) for topic, partition, offset in some}
 
 
 def printed(result: Result) -> Offsets:
@@ -71,98 +76,56 @@ def printed(result: Result) -> Offsets:
 
 BEFORE = {("t", 0): 50, ("u", 0): 50}
 
-
-# ---- each scenario
+# ---- each scenario and scope
 
 
 @pytest.mark.parametrize(
-    ("options", "wanted"),
+    ("options", "wanted", "words"),
     [
-        (["--to-offset", "1"], {("t", 0): 1, ("t", 1): 0}),
-        (["--to-earliest"], {("t", 0): 0, ("t", 1): 0}),
-        (["--to-latest"], {("t", 0): 100, ("t", 1): 0}),
-        (["--to-current"], {("t", 0): 50, ("t", 1): 0}),
-        (["--to-datetime", "2020-01-01T00:00:10.000"], {("t", 0): 10, ("t", 1): 0}),
-        (["--to-datetime", "2020-01-01T02:00:10.000+02:00"], {("t", 0): 10, ("t", 1): 0}),
-        (["--to-datetime", "2020-01-01T00:00:09.500Z"], {("t", 0): 10, ("t", 1): 0}),
-        (["--by-duration", "PT0.1S"], {("t", 0): 100, ("t", 1): 0}),
-        (["--by-duration", "P10000D"], {("t", 0): 0, ("t", 1): 0}),
+        ("--topic t --to-offset 1", "t-0=1 t-1=0", "New offset (1) is higher than latest offset for"),
+        ("--topic t --to-earliest", "t-0=0 t-1=0", ""),
+        ("--topic t --to-latest", "t-0=100 t-1=0", ""),
+        ("--topic t --to-current", "t-0=50 t-1=0", ""),
+        ("--topic t --to-datetime 2020-01-01T00:00:10.000", "t-0=10 t-1=0", ""),
+        ("--topic t --to-datetime 2020-01-01T02:00:10.000+02:00", "t-0=10 t-1=0", ""),
+        ("--topic t --to-datetime 2020-01-01T00:00:09.500Z", "t-0=10 t-1=0", ""),
+        ("--topic t:0 --by-duration PT1M", "t-0=0", ""),
+        ("--topic t:0 --by-duration PT20S", "t-0=40", ""),
+        ("--topic t:0 --by-duration P10000D", "t-0=0", ""),
+        ("--topic t:0 --shift-by 30", "t-0=80", ""),
+        ("--topic t:0 --shift-by -30", "t-0=20", ""),
+        ("--topic t:0 --shift-by -150", "t-0=0", "New offset (-100) is lower than earliest offset for"),
+        ("--topic t:0 --shift-by 150", "t-0=100", "New offset (200) is higher than latest offset for"),
+        ("--topic t:0 --to-offset 1000", "t-0=100", "New offset (1000) is higher than latest"),
+        ("--topic t:1 --to-earliest", "t-1=0", ""),
+        ("--topic t --topic u --to-earliest", "t-0=0 t-1=0 u-0=0 u-1=0", ""),
+        ("--topic t:0 --topic u:0,1 --to-earliest", "t-0=0 u-0=0 u-1=0", ""),
+        ("--all-topics --to-earliest", "t-0=0 u-0=0", ""),
     ],
 )
 def test_dry_run_shows_the_offsets_that_an_execution_sets(
-    reset: Any, group: MadeGroup, options: list[str], wanted: Offsets
+    zk: str, log_dir: Path, group: MadeGroup, monkeypatch: pytest.MonkeyPatch, options: str, wanted: str, words: str
 ) -> None:
-    dry = reset("g", "--topic", "t", *options)
-    before = group.offsets
-    done = reset("g", "--topic", "t", *options, "--execute")
+    monkeypatch.setattr(ThreadRuntime, "wall_ms", lambda self: 1_577_836_860_000)  # a minute of 2020 is over
+    command = ["groups", "reset-offsets", "g", "--log-dir", str(log_dir), *options.split()]
 
-    assert (dry.exit_code, done.exit_code) == (0, 0), (dry.output, done.output)
-    assert printed(dry) == printed(done) == wanted
-    assert before == BEFORE
-    assert group.offsets == {**BEFORE, **wanted}
+    dry = run_ok(zk, *command)
+    before = group.offsets
+    done = run_ok(zk, *command, "--execute")
+
+    assert printed(dry) == printed(done) == in_offsets(wanted)
+    assert (before, group.offsets) == (BEFORE, BEFORE | in_offsets(wanted))
+    assert words in done.stderr
     assert "WARN: No action will be performed" in dry.stderr and "No action" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("options", "offset", "words"),
-    [
-        (["--shift-by", "30"], 80, ""),
-        (["--shift-by", "-30"], 20, ""),
-        (["--shift-by", "-150"], 0, "New offset (-100) is lower than earliest offset for topic partition t-0"),
-        (["--shift-by", "150"], 100, "New offset (200) is higher than latest offset for topic partition t-0"),
-        (["--to-offset", "1000"], 100, "New offset (1000) is higher than latest"),
-    ],
-)
-def test_shift_is_from_the_current_offset_and_stays_within_the_log(
-    reset: Any, group: MadeGroup, options: list[str], offset: int, words: str
-) -> None:
-    result = reset("g", "--topic", "t:0", *options, "--execute")
-
-    assert printed(result) == {("t", 0): offset}
-    assert group.offsets == {**BEFORE, ("t", 0): offset}
-    assert words in result.stderr
-
-
-def test_by_duration_counts_back_from_now(reset: Any, group: MadeGroup, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ThreadRuntime, "wall_ms", lambda self: 1_577_836_860_000)
-
-    assert printed(reset("g", "--topic", "t:0", "--by-duration", "PT1M", "--execute")) == {("t", 0): 0}
-    assert printed(reset("g", "--topic", "t:0", "--by-duration", "PT20S", "--execute")) == {("t", 0): 40}
-
-
-# ---- scopes
-
-
-@pytest.mark.parametrize(
-    ("options", "moved"),
-    [
-        (["--topic", "t"], [("t", 0), ("t", 1)]),
-        (["--topic", "t:1"], [("t", 1)]),
-        (["--topic", "t", "--topic", "u"], [("t", 0), ("t", 1), ("u", 0), ("u", 1)]),
-        (["--topic", "t:0", "--topic", "u:0,1"], [("t", 0), ("u", 0), ("u", 1)]),
-        (["--all-topics"], [("t", 0), ("u", 0)]),
-    ],
-)
-def test_only_partitions_in_the_scope_are_reset(
-    reset: Any, group: MadeGroup, options: list[str], moved: list[tuple[str, int]]
-) -> None:
-    assert reset("g", *options, "--to-earliest", "--execute").exit_code == 0
-
-    assert group.offsets == {**BEFORE, **dict.fromkeys(moved, 0)}
-
-
-def is_there(store: Store, name: str) -> bool:
-    return store.get(GroupPaths(name).root) is not None
-
-
-def test_start_offsets_can_be_set_before_the_group_exists(world: World, stage: ManualStage, log_dir: Path) -> None:
+def test_a_group_is_made_by_a_reset(world: World, stage: ManualStage, topics: dict[str, Topic], log_dir: Path) -> None:
     options = ["new", "--topic", "t", "--to-offset", "50", "--log-dir", str(log_dir)]
     dry = run_ok(world.zk, "groups", "reset-offsets", *options, "--dry-run")
-    is_made = is_there(world.store, "new")
+    is_made = world.data(GroupPaths("new").root) is not None
 
     run_ok(world.zk, "groups", "reset-offsets", *options, "--execute")
-    made = run_topic(world, "t")
-    stage.topic("t", 2, made.id)
+    stage.topic("t", 2, topics["t"].id)
     hand, one = stage.hand(), stage.puppet("new", "c1", {"t": 1})
     hand.settle("new", one)
     one.read_offsets()
@@ -171,20 +134,11 @@ def test_start_offsets_can_be_set_before_the_group_exists(world: World, stage: M
     assert dict(one.fenced.channel.running) == {("t", 0): 50, ("t", 1): 0}
 
 
-def run_topic(world: World, name: str) -> Topic:
-    node = world.store.get(world.brokers.topic(name))
-    assert node is not None
-    return Topic.parse("", name, node.data, node.stat.czxid)
-
-
 # ---- members
 
 
-def test_reset_waits_for_the_turn_ending_the_last_member_and_applies_to_the_next(
-    world: World, stage: ManualStage, log_dir: Path
-) -> None:
-    made = run_topic(world, "t")
-    stage.topic("t", 2, made.id)
+def test_reset_waits_for_a_last_turn(world: World, stage: ManualStage, topics: dict[str, Topic], log_dir: Path) -> None:
+    stage.topic("t", 2, topics["t"].id)
     hand, one = stage.hand(), stage.puppet("g", "c1", {"t": 1})
     hand.settle("g", one)
     for number in (0, 1):
@@ -209,33 +163,26 @@ def test_reset_waits_for_the_turn_ending_the_last_member_and_applies_to_the_next
 # ---- the fence
 
 
-def new_offsets(topic: Topic, count: int, offset: int) -> list[NewOffset]:
-    return [
-        NewOffset(PartitionOffsets(TopicPartition("t", n), topic.id, None, None, 0, 100), offset) for n in range(count)
-    ]
+def new_offsets(topic: Topic, count: int, offset: int, before: int | None = None) -> list[NewOffset]:
+    version = None if before is None else 0
+    found = [PartitionOffsets(TopicPartition("t", n), topic.id, before, version, 0, 100) for n in range(count)]
+    return [NewOffset(each, offset) for each in found]
 
 
-def test_a_turn_that_changes_nothing_for_members_does_not_stop_a_reset(
-    group: MadeGroup, topics: dict[str, Topic]
-) -> None:
-    def looked() -> None:
-        group.state("Empty", epoch=9)
+def test_a_turn_that_changes_nothing_for_members_stops_no_reset(group: MadeGroup, topics: dict[str, Topic]) -> None:
+    took = Interrupted(group.store, lambda: group.state("Empty", epoch=9))
 
-    new = [NewOffset(PartitionOffsets(TopicPartition("t", 0), topics["t"].id, 50, 0, 0, 100), 7)]
-
-    write_offsets(Interrupted(group.store, looked), "g", new)
+    write_offsets(took, "g", new_offsets(topics["t"], 1, 7, before=50))
 
     assert group.offsets == {**BEFORE, ("t", 0): 7}
 
 
 def test_large_reset_interrupted_by_a_member_reports_its_progress(store: Store, topics: dict[str, Topic]) -> None:
     group = MadeGroup(store)
-
-    def joined() -> None:
-        group.state(PREPARING)
+    joined = Interrupted(store, lambda: group.state(PREPARING), at=3)
 
     with pytest.raises(CoordinatorError, match="PreparingRebalance") as raised:
-        write_offsets(Interrupted(store, joined, at=3), "g", new_offsets(topics["t"], 1000, 7))
+        write_offsets(joined, "g", new_offsets(topics["t"], 1000, 7))
 
     written = len(group.offsets)
     assert 0 < written < 1000 and set(group.offsets.values()) == {7}
@@ -248,33 +195,28 @@ def test_an_offset_that_has_moved_meanwhile_is_not_overwritten(group: MadeGroup,
     def moved() -> None:
         group.store.commit([SetData(path, OffsetRecord(66, topics["t"].id, 3).to_bytes())])
 
-    new = [NewOffset(PartitionOffsets(TopicPartition("t", 0), topics["t"].id, 50, 0, 0, 100), 40)]
-
     with pytest.raises(CoordinatorError, match="offset of t-0 in group g has been changed meanwhile"):
-        write_offsets(Interrupted(group.store, moved), "g", new)
+        write_offsets(Interrupted(group.store, moved), "g", new_offsets(topics["t"], 1, 40, before=50))
 
     assert group.offsets["t", 0] == 66
 
 
-@pytest.mark.parametrize("count", [1, 500])
-def test_a_lost_reply_sets_each_offset_once(store: Store, topics: dict[str, Topic], count: int) -> None:
+def test_a_lost_reply_sets_each_offset_once(store: Store, topics: dict[str, Topic]) -> None:
     group = MadeGroup(store)
 
-    write_offsets(Interrupted(store, after=lost_reply), "g", new_offsets(topics["t"], count, 7))
+    write_offsets(Interrupted(store, after=lost_reply), "g", new_offsets(topics["t"], 500, 7))
 
-    assert len(group.offsets) == count
+    assert len(group.offsets) == 500
     node = store.get(group.paths.offset("t", 0))
     assert node is not None and node.stat.version == 0
 
 
 def test_a_group_that_has_no_state_yet_is_fenced_by_its_absence(store: Store, topics: dict[str, Topic]) -> None:
     group = MadeGroup(store, state=None)
-
-    def elected() -> None:
-        group.state(PREPARING)
+    elected = Interrupted(store, lambda: group.state(PREPARING))
 
     with pytest.raises(CoordinatorError, match="PreparingRebalance"):
-        write_offsets(Interrupted(store, elected), "g", new_offsets(topics["t"], 1, 7))
+        write_offsets(elected, "g", new_offsets(topics["t"], 1, 7))
     other = MadeGroup(store, "other", state=None)
     write_offsets(store, "other", new_offsets(topics["t"], 1, 7))
 
@@ -286,22 +228,159 @@ def test_a_group_that_has_no_state_yet_is_fenced_by_its_absence(store: Store, to
 
 
 def test_offsets_of_a_topic_that_is_subscribed_to_meanwhile_stay(group: MadeGroup, topics: dict[str, Topic]) -> None:
-    def joined() -> None:
-        group.state(PREPARING, target={"c1": group.member("c1", {"t": 1})})
+    joined = Interrupted(group.store, lambda: group.state(PREPARING, target={"c1": group.member("c1", {"t": 1})}))
 
-    scopes = [Scope("t", frozenset([0])), Scope("u", frozenset([0]))]
-    found = delete_offsets(Interrupted(group.store, joined), topics, "g", scopes)
+    found = delete_offsets(joined, topics, "g", [Scope("t", frozenset([0])), Scope("u", frozenset([0]))])
 
     assert [*found.values()] == [GROUP_SUBSCRIBED_TO_TOPIC, None]
     assert group.offsets == {("t", 0): 50}
 
 
-def test_deleting_an_offset_is_a_success_when_only_the_reply_was_lost(
-    group: MadeGroup, topics: dict[str, Topic]
-) -> None:
-    group.offsets_at(Topic("gone", "id", (0,)), {0: 7})
+# ---- groups delete
 
-    found = delete_offsets(LostReplies(group.store), topics, "g", [Scope("gone", None)])
 
-    assert found == {("gone", 0): None}
-    assert group.offsets == BEFORE
+T = Topic("t", "id-of-t", (0, 1))
+
+
+@pytest.fixture
+def empty(store: Store) -> MadeGroup:
+    """Empty, with offsets, history and the channel of a departed member."""
+    made = MadeGroup(store)
+    made.offsets_at(T, {0: 5, 1: 7})
+    ensure(store, [made.paths.owners_of("t"), made.paths.rebalance(3), made.paths.channel("c1")])
+    store.commit([SetData(made.paths.channel("c1"), Channel("life", ended="left").to_bytes())])
+    return made
+
+
+def test_small_group_is_deleted_in_one_multi(empty: MadeGroup) -> None:
+    counting = Interrupted(empty.store)
+
+    delete_group(counting, "g")
+
+    assert (counting.commits, empty.exists) == (1, False)
+
+
+# ---- members that join meanwhile
+
+
+def test_a_turn_that_moves_the_state_refuses_the_multi(empty: MadeGroup) -> None:
+    racing = Interrupted(empty.store, lambda: empty.state(PREPARING))
+
+    with pytest.raises(GroupNotEmpty, match="PreparingRebalance"):
+        delete_group(racing, "g")
+
+    assert empty.offsets == {("t", 0): 5, ("t", 1): 7}
+
+
+def test_a_lost_reply_is_no_failure_and_leaves_no_file_of_a_segment(empty: MadeGroup, tmp_path: Path) -> None:
+    sealed = SealedGroup(empty.store, tmp_path / "segments")
+    file = sealed.path(sealed.seal())
+
+    removed = delete_group(LostReplies(empty.store), "g")
+
+    assert not empty.exists and not file.exists()
+    assert removed.offsets == 2
+
+
+# ---- half-way: a group of several multis
+
+
+@pytest.fixture
+def large(store: Store, tmp_path: Path) -> SealedGroup:
+    """A group of 1,000 offsets, 500 records of channels, and two segments."""
+    sealed = SealedGroup(store, tmp_path / "segments")
+    made = MadeGroup(store)
+    made.offsets_at(T, dict.fromkeys(range(1000), 5))
+    store.commit([Create(f"{sealed.paths.history}/rebalance-{n:010d}") for n in range(380)])
+    sealed.channel(Channel("abc", ended="left"))
+    sealed.seal()
+    sealed.seal()
+    return sealed
+
+
+def whole(store: Store, sealed: SealedGroup) -> GroupState:
+    """The state of a group that is still whole after a half-finished command: its parents and its state exist."""
+    assert None not in store.get_many(sealed.paths.skeleton)
+    node = store.get(sealed.paths.state)
+    assert node is not None
+    return GroupState.parse("", node.data)
+
+
+@pytest.mark.parametrize("at", [2, 3, 4])
+def test_interrupted_delete_leaves_an_empty_group_to_delete_again(store: Store, large: SealedGroup, at: int) -> None:
+    def die() -> None:
+        raise ConnectionLost("killed")
+
+    store.commit([Create(large.paths.seat("c9"), b"garbage")])
+    last = large.czxid("segment-0000000001")
+    dying = Interrupted(store, die, at)
+    with pytest.raises(ConnectionLost):
+        delete_group(dying, "g")
+    left = whole(store, large)
+    segments = store.get(large.paths.segments)
+    delete_group(store, "g")
+
+    assert (left.state, left.generation) == (EMPTY, 3), "no later generation begins at 0 again"
+    assert segments is not None
+    assert SegmentsRecord.parse("", segments.data).collected == last, "a query learns which segments are collected"
+    assert store.get(large.paths.root) is None
+
+
+@pytest.mark.parametrize("at", [2, 4])
+def test_member_joining_half_way_has_a_group(world: World, stage: ManualStage, large: SealedGroup, at: int) -> None:
+    made = MadeGroup(world.store)
+    stage.topic("t", 2, T.id)
+    hand = stage.hand()
+    puppets = []
+    racing = Interrupted(world.store, lambda: puppets.append(stage.puppet("g", "c1", {"t": 1})), at)
+
+    with pytest.raises(GroupNotEmpty, match="consumer c1 is registered") as raised:
+        delete_group(racing, "g")
+    state = whole(world.store, large)
+    offsets = len(made.offsets)
+    hand.settle("g", *puppets)
+
+    assert "of its znodes had been removed before" in str(raised.value)
+    assert (state.state, state.generation) == (EMPTY, 3)
+    assert (offsets == 1000) is (at == 2), "offsets go after all that a group can do without"
+    assert world.state("g").generation == 4 and puppets[0].running == parts("t", 0, 1)
+
+
+def test_a_query_that_registers_half_way_keeps_the_segments(store: Store, large: SealedGroup) -> None:
+    racing = Interrupted(store, lambda: large.query("new"))
+
+    with pytest.raises(GroupNotEmpty, match="query new reads its segments"):
+        delete_group(racing, "g")
+
+    assert large.path("segment-0000000000").exists() and large.path("segment-0000000001").exists()
+
+
+def test_a_member_that_registers_beside_the_last_multi_has_another_group(world: World, stage: ManualStage) -> None:
+    stage.topic("t", 2)
+    hand, one = stage.hand(), stage.puppet("g", "c1", {"t": 1})
+    hand.settle("g", one)
+    one.close()
+    while hand.turn("g").state.state != EMPTY:  # type: ignore[union-attr]
+        pass
+
+    delete_group(world.store, "g")
+    gone = hand.turn("g").state
+    two = stage.puppet("g", "c1", {"t": 1})
+    hand.settle("g", two)
+
+    assert gone is None
+    assert world.state("g").generation == 1 and two.running == parts("t", 0, 1)
+
+
+def test_a_removal_that_stops_half_way_hides_no_member_from_the_coordinator(world: World) -> None:
+    world.topic("t", 2)
+    made = MadeGroup(world.store)
+    world.elected(world.coordinator())
+    world.consumer("other", "c1", {"t": 1})
+    world.stable("other", 1)
+
+    for _ in range(3):
+        world.store.commit(look(world.store, "g").vacancy_fence())
+    world.consumer("g", "c1", {"t": 1})
+
+    assert made.exists and world.stable("g", 1, timeout_s=5).generation == 4

@@ -1,20 +1,30 @@
-"""The request handlers: which turn sees which change, and that no turn ends a handler."""
+"""The request handlers: which turn sees which change, and that no turn ends a handler; and `rebalance G`.
+
+An operator's request for a turn outlives the elected node.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
+from click.testing import Result
 
+from coordinator.admin import control
+from coordinator.assignors import Assignment, RangeAssignor, Subscriber
 from coordinator.rebalance.handlers import Handlers
 from coordinator.term.operator_requests import Asked
-from coordinator.zk.errors import ConnectionLost, StoreError
-from coordinator.zk.store import Create, Listing, Node, Operation, SetData, Store, Watch
+from coordinator.zk.errors import ConnectionLost, EpochOver, StoreError
+from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.store import Create, Listing, Operation, SetData, Store, Watch
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import TurnRequest
+from tests.support.cli import run, run_json
+from tests.support.client_side import Hooked
 from tests.support.hand import Hand, ManualStage
-from tests.support.stores import FrontStore
+from tests.support.stores import FrontStore, Reads
 from tests.support.strategies import RANGE
 from tests.support.terms import with_config, with_store
 from tests.support.wait import eventually
@@ -24,17 +34,11 @@ PATHS = GroupPaths("g")
 
 
 @contextmanager
-def handlers_of(
-    hand: Hand, stage: ManualStage, store: Store, asked: Asked, debounce_ms: int = 100
-) -> Iterator[Handlers]:
+def handlers_of(hand: Hand, stage: ManualStage, store: Store, asked: Asked, late_ms: int = 100) -> Iterator[Handlers]:
     """One handler without listeners: a test requests every turn."""
     over: list[str] = []
-    term = with_config(
-        with_store(hand.term, store),
-        group_initial_rebalance_delay_ms=500,
-        rebalance_handlers=1,
-        rebalance_debounce_ms=debounce_ms,
-    )
+    options = {"group_initial_rebalance_delay_ms": 500, "rebalance_handlers": 1, "rebalance_debounce_ms": late_ms}
+    term = with_config(with_store(hand.term, store), **options)
     handlers = Handlers(term, RANGE, over.append, asked)
     tasks = handlers.start(lambda: stage.topics)
     try:
@@ -46,21 +50,6 @@ def handlers_of(
             task.join(5)
 
 
-class Interrupted(FrontStore):
-    """Calls `then` once, while the multi that begins the first generation is on its way."""
-
-    def __init__(self, store: Store, then: Callable[[], None]) -> None:
-        super().__init__(store)
-        self._then: Callable[[], None] | None = then
-
-    def commit(self, operations: Sequence[Operation]) -> list[str]:
-        begins = any(isinstance(o, SetData) and o.path == PATHS.state for o in operations)
-        then, self._then = (self._then, None) if begins else (None, self._then)
-        if then is not None:
-            then()
-        return self.behind.commit(operations)
-
-
 def test_changes_while_a_generation_begins_share_a_turn_with_those_soon_after(world: World, stage: ManualStage) -> None:
     hand = stage.hand()
     stage.topic("t", 4)
@@ -70,7 +59,9 @@ def test_changes_while_a_generation_begins_share_a_turn_with_those_soon_after(wo
         stage.puppet("g", name, {"t": 1})
         handlers.ask("g", f"joined {name}")
 
-    with handlers_of(hand, stage, Interrupted(hand.store, lambda: joins("c2")), asked, debounce_ms=1500) as handlers:
+    store = Hooked(hand.store)
+    store.before(lambda commit: any(isinstance(each, SetData) for each in commit), lambda: joins("c2"))
+    with handlers_of(hand, stage, store, asked, late_ms=1500) as handlers:
         joins("c1")
         eventually(lambda: world.data(PATHS.state) is not None and world.state("g").generation >= 1, 5, "it began")
         joins("c3")
@@ -79,32 +70,27 @@ def test_changes_while_a_generation_begins_share_a_turn_with_those_soon_after(wo
     assert world.state("g").generation == 2
 
 
-class Shut(FrontStore):
-    """Refuses to read requests once it `is_shut`, like a server with an ACL on them."""
-
-    is_shut = False
-
-    def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
-        if self.is_shut and PATHS.request in paths:
-            raise StoreError("ZooKeeper refused to answer: NoAuthError()")
-        return self.behind.get_many(paths, watch)
-
-
 def test_a_request_that_cannot_be_answered_does_not_end_the_handler(world: World, stage: ManualStage) -> None:
     hand = stage.hand()
     stage.topic("t", 4)
     stage.puppet("g", "c1", {"t": 1})
     world.put(PATHS.request, TurnRequest("somebody", 1).to_bytes())
-    shut = Shut(hand.store)
-    asked = Asked(with_store(hand.term, shut))
+    reads = Reads(hand.store)
+    asked = Asked(with_store(hand.term, reads))
     asked.read_requests(["g"], lambda path: None)
-    shut.is_shut = True
+
+    def refused() -> None:
+        """As by a server with an ACL on it."""
+        raise StoreError("ZooKeeper refused to answer: NoAuthError()")
+
+    reads.after(PATHS.request, refused)
 
     with handlers_of(hand, stage, hand.store, asked) as handlers:
         handlers.ask("g", "requested")
         eventually(lambda: handlers.turns == 1, 5, "a turn")
         handlers.ask("g", "again")
         eventually(lambda: handlers.turns > 1, 5, "the handler lives on")
+        assert reads.paths.count(PATHS.request) > 1, "it was refused"
 
 
 class Deaf(FrontStore):
@@ -153,3 +139,125 @@ def test_command_in_an_unwatched_channel_is_followed_up(world: World, stage: Man
 
     (rebalance,) = world.history("g")
     assert rebalance.trigger == "joined c1" and rebalance.finished_ms is not None
+
+
+# ---- rebalance G
+
+
+class Faulty(RangeAssignor):
+    """Fails for as long as `fails` is set."""
+
+    def __init__(self) -> None:
+        self.fails = False
+
+    def assign(self, members: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> Assignment:
+        if self.fails:
+            raise RuntimeError("the assignor is at fault")
+        return super().assign(members, topics)
+
+
+@pytest.fixture
+def assignor(world: World) -> Faulty:
+    """That of the coordinator of group `g`, which is Stable."""
+    assignor = Faulty()
+    world.coordinator(assignor=assignor)
+    world.topic("t", 2)
+    world.consumer("g", "c1", {"t": 1})
+    world.stable("g", 1)
+    return assignor
+
+
+def test_a_requested_turn_cuts_the_wait_after_a_failure_short(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinator.rebalance.handlers.LONGEST_BACKOFF_S", 600.0)
+    assignor = Faulty()
+    assignor.fails = True
+    world.coordinator(assignor=assignor, max_rebalance_retries=0)
+    world.topic("t", 2)
+    world.consumer("g", "c1", {"t": 1})
+    eventually(lambda: world.state("g").state == "RebalanceFailed", 10, "it has failed")
+    for _ in range(8):  # 0.5 s * 2^9 until the next try
+        failed = run(world.zk, "rebalance", "g", "--timeout", "0.2")
+        assert failed.exit_code == 1
+        assert "it is RebalanceFailed (assignor range failed: RuntimeError: the assignor is at fault)" in failed.stderr
+        world.remove(PATHS.request)
+
+    assignor.fails = False
+    document = run_json(world.zk, "rebalance", "g", "--reason", "mended")
+
+    assert document["before"]["state"] == "RebalanceFailed"
+    assert document["changed"]
+    assert "requested by " in world.history("g")[-1].trigger and "mended" in world.history("g")[-1].trigger
+    world.stable("g", 1)
+
+
+def test_request_is_kept_until_a_turn_has_succeeded(world: World, assignor: Faulty) -> None:
+    assignor.fails = True
+
+    failed = run(world.zk, "rebalance", "g", "--timeout", "0.5")
+    stood = world.data(PATHS.request)
+    assignor.fails = False
+
+    assert failed.exit_code == 1 and "the request is kept" in failed.stderr
+    assert stood is not None
+    eventually(lambda: world.data(PATHS.request) is None, 10, "the next try answers it")
+
+
+def test_unanswered_request_is_left_to_the_next_coordinator(world: World) -> None:
+    world.topic("t", 2)
+    world.consumer("g", "c1", {"t": 1})
+    eventually(lambda: world.data(PATHS.id("c1")) is not None, 5, "c1 is registered")
+    world.put(PATHS.request, TurnRequest("an operator", 1, "long ago").to_bytes())
+
+    world.coordinator()
+
+    eventually(lambda: world.data(PATHS.request) is None, 10, "it is answered")
+    assert "requested by an operator: long ago" in world.history("g")[0].trigger
+
+
+def test_a_deposed_coordinator_answers_no_request(world: World, stage: ManualStage) -> None:
+    deposed = stage.hand()
+    deposed.close()
+    stage.hand()
+    stage.puppet("g", "c1", {"t": 1})
+    world.put(PATHS.request, TurnRequest("somebody", 1).to_bytes())
+    zombie = Asked(with_store(deposed.term, world.store))
+    request = zombie.read_requests(["g"], lambda path: None)["g"]
+
+    with pytest.raises(EpochOver):
+        zombie.answer("g", request)
+
+    assert world.data(PATHS.request) is not None
+
+
+def test_second_requester_waits_for_that_turn(world: World, assignor: Faulty, monkeypatch: pytest.MonkeyPatch) -> None:
+    has_asked, await_turn = ThreadRuntime().event(), control.await_turn
+
+    def noted(*words: Any) -> Any:
+        has_asked.set()
+        return await_turn(*words)
+
+    monkeypatch.setattr(control, "await_turn", noted)
+    assignor.fails = True
+    world.put(PATHS.request, TurnRequest("the first", 1).to_bytes())
+    results: list[Result] = []
+    waiting = ThreadRuntime().spawn(lambda: results.append(run(world.zk, "rebalance", "g")), "waiting")
+    assert has_asked.wait(20)
+
+    assignor.fails = False
+    waiting.join(40)
+
+    assert [result.exit_code for result in results] == [0]
+    assert "already requested by the first" in results[0].stderr
+
+
+def test_a_request_that_cannot_be_read_is_reported_and_taken_all_the_same(world: World) -> None:
+    service = world.coordinator()
+    world.topic("t", 2)
+    world.consumer("g", "c1", {"t": 1})
+    world.stable("g", 1)
+
+    world.put(PATHS.request, b"please")
+
+    eventually(lambda: world.data(PATHS.request) is None, 5, "it is answered")
+    eventually(lambda: service.problems.current() == {}, 5, "and mended with it")
+    assert service.problems.count == 1

@@ -16,8 +16,7 @@ import pytest
 from consumer.logs import KafkaPlace, open_log
 from consumer.logs.base import Log, LogError, OffsetOutOfRange, TopicIdPartition, UnknownTopic
 from consumer.logs.kafka.client import KafkaClient
-from consumer.logs.kafka.source import KafkaLog, KafkaSource
-from coordinator.zk.znodes.partitions import TopicPartition
+from consumer.logs.kafka.source import KafkaLog
 from tests.support.kafka import USERS, Kafka, fetched, reader, refused
 from tests.support.wait import eventually, within
 
@@ -31,8 +30,7 @@ def numbered(count: int, prefix: str = "v") -> list[bytes]:
 
 
 def test_records_are_fetched_in_order_from_any_offset_within_the_limits(kafka: Kafka) -> None:
-    topic = kafka.name()
-    topic_id = kafka.topic(topic, 2)
+    topic, topic_id = kafka.new_topic(2)
     kafka.write(topic, numbered(10))
 
     with kafka.log() as log:
@@ -43,20 +41,6 @@ def test_records_are_fetched_in_order_from_any_offset_within_the_limits(kafka: K
         assert len(one) == 1
         assert (log.earliest(topic, topic_id, 0), log.latest(topic, topic_id, 0)) == (0, 10)
         assert (log.earliest(topic, topic_id, 1), log.latest(topic, topic_id, 1)) == (0, 0)
-
-
-def test_each_of_many_seeks_fetches_the_records_at_its_offset(kafka: Kafka) -> None:
-    topic = kafka.name()
-    topic_id = kafka.topic(topic)
-    kafka.write(topic, numbered(300))
-    choose = random.Random(7)
-
-    with kafka.log() as log:
-        for _ in range(25):
-            first = choose.randrange(300)
-            last = min(300, first + choose.randint(1, 50))
-            rows = fetched(log, topic, topic_id, first, upto=last)
-            assert [row["offset"] for row in rows] == list(range(first, last))
 
 
 def test_key_headers_and_timestamp_of_a_record_are_delivered_unchanged(kafka: Kafka) -> None:
@@ -85,8 +69,7 @@ def test_key_headers_and_timestamp_of_a_record_are_delivered_unchanged(kafka: Ka
 
 
 def test_an_offset_of_a_time_is_that_of_the_first_record_then_or_later(kafka: Kafka) -> None:
-    topic = kafka.name()
-    topic_id = kafka.topic(topic)
+    topic, topic_id = kafka.new_topic()
     for number in range(3):
         kafka.write(topic, [b"x"], timestamp=1_500_000_000_000 + 1000 * number)
 
@@ -101,8 +84,7 @@ def test_an_offset_of_a_time_is_that_of_the_first_record_then_or_later(kafka: Ka
 
 
 def test_only_committed_records_are_fetched_and_offsets_skip_the_others(kafka: Kafka) -> None:
-    topic = kafka.name()
-    topic_id = kafka.topic(topic)
+    topic, topic_id = kafka.new_topic()
     kafka.transaction(topic, [b"a", b"b"])
     kafka.transaction(topic, [b"never"], commit=False)
 
@@ -117,8 +99,7 @@ def test_only_committed_records_are_fetched_and_offsets_skip_the_others(kafka: K
 
 
 def test_offset_out_of_range_is_reported_with_the_valid_range(kafka: Kafka) -> None:
-    topic = kafka.name()
-    topic_id = kafka.topic(topic)
+    topic, topic_id = kafka.new_topic()
     kafka.write(topic, numbered(5))
 
     with kafka.log() as log:
@@ -160,8 +141,7 @@ def test_missing_topic_is_waited_for_and_logged_once(kafka: Kafka, caplog: pytes
 
 
 def test_missing_partition_affects_no_other_and_is_fetched_once_it_exists(kafka: Kafka) -> None:
-    topic = kafka.name()
-    topic_id = kafka.topic(topic)
+    topic, topic_id = kafka.new_topic()
     kafka.write(topic, numbered(3))
 
     with kafka.log() as log:
@@ -181,8 +161,7 @@ def test_missing_partition_affects_no_other_and_is_fetched_once_it_exists(kafka:
 
 def test_added_partition_is_fetched_at_once(kafka: Kafka) -> None:
     """librdkafka, which knows the topic, would look for it half a minute later."""
-    topic = kafka.name()
-    topic_id = kafka.topic(topic)
+    topic, topic_id = kafka.new_topic()
     kafka.write(topic, numbered(1))
 
     with kafka.log() as log:
@@ -193,8 +172,7 @@ def test_added_partition_is_fetched_at_once(kafka: Kafka) -> None:
 
 
 def test_a_record_larger_than_every_bound_is_delivered_alone(kafka: Kafka) -> None:
-    topic = kafka.name()
-    topic_id = kafka.topic(topic, max_message_bytes="10000000")
+    topic, topic_id = kafka.new_topic(max_message_bytes="10000000")
     large = random.Random(1).randbytes(3_000_000)
     with_room = {"message.max.bytes": 10_000_000}
     kafka.write(topic, [b"before"])
@@ -211,8 +189,7 @@ def test_a_record_larger_than_every_bound_is_delivered_alone(kafka: Kafka) -> No
 
 
 def test_damaged_records_are_reported_and_later_ones_not_delivered_in_their_place(kafka: Kafka) -> None:
-    topic = kafka.name()
-    topic_id = kafka.topic(topic)
+    topic, topic_id = kafka.new_topic()
     kafka.write(topic, [b"whole" * 20])
     kafka.write(topic, [b"spoilt" * 20])
     kafka.write(topic, [b"behind it" * 20])
@@ -228,12 +205,9 @@ def test_damaged_records_are_reported_and_later_ones_not_delivered_in_their_plac
         assert "from offset 1 on are damaged" in str(error)
 
 
-def test_record_with_a_non_text_header_name_loses_its_headers_with_a_log_entry(
-    kafka: Kafka, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_record_with_a_non_text_header_name_loses_its_headers(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
     """No client that is at hand writes such a name: it is put into the broker's file, past its checksum."""
-    topic = kafka.name()
-    topic_id = kafka.topic(topic)
+    topic, topic_id = kafka.new_topic()
     for name in ("first", "spoilt", "last"):
         kafka.write(topic, [name.encode()], headers=[(f"{name}-name", b"1")])
     (file,) = Path(kafka.broker.directory, "data", f"{topic}-0").glob("*.log")
@@ -255,8 +229,7 @@ def test_record_with_a_non_text_header_name_loses_its_headers_with_a_log_entry(
 
 
 def test_unreachable_broker_is_waited_for_and_logged_once(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
-    topic = kafka.name()
-    topic_id = kafka.topic(topic)
+    topic, topic_id = kafka.new_topic()
     kafka.write(topic, numbered(3))
 
     with kafka.log() as log, caplog.at_level(logging.INFO, "consumer.logs"):
@@ -275,8 +248,7 @@ def test_unreachable_broker_is_waited_for_and_logged_once(kafka: Kafka, caplog: 
 
 
 def test_wrong_credentials_are_one_clear_error_and_right_ones_are_taken(kafka: Kafka) -> None:
-    topic = kafka.name()
-    topic_id = kafka.topic(topic)
+    topic, topic_id = kafka.new_topic()
     kafka.write(topic, numbered(2))
     ((user, password),) = USERS.items()
 
@@ -300,8 +272,7 @@ def test_wrong_credentials_are_one_clear_error_and_right_ones_are_taken(kafka: K
 @pytest.mark.parametrize("question", ["latest", "record_of_time"])
 def test_wrong_credentials_are_raised_by_queries_for_start_offsets(kafka: Kafka, question: str) -> None:
     """A consumer without assigned partitions gets the authentication error, not a timeout."""
-    topic = kafka.name()
-    topic_id = kafka.topic(topic)
+    topic, topic_id = kafka.new_topic()
     options = {"security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN", "sasl.username": "mallory"}
     place = KafkaPlace(options={**options, "sasl.password": "a guess"})
     log = cast(KafkaLog, open_log(f"kafka://{kafka.sasl_address}", place))
@@ -341,9 +312,7 @@ def answers_without_tls(came: list[object]) -> Iterator[str]:
             thread.join(10)
 
 
-def test_failed_tls_handshake_is_retried_like_an_unavailable_broker_and_logged(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_failed_tls_handshake_is_an_outage_that_is_retried(caplog: pytest.LogCaptureFixture) -> None:
     came: list[object] = []
     with answers_without_tls(came) as address:
         place = KafkaPlace(options={"security.protocol": "ssl"})
@@ -366,18 +335,6 @@ def test_failed_tls_handshake_is_retried_like_an_unavailable_broker_and_logged(
     assert [message for message in caplog.messages if "all Kafka brokers down" in message and "SSL routines" in message]
 
 
-def test_brokers_are_found_where_they_register(kafka: Kafka) -> None:
-    topic = kafka.name()
-    topic_id = kafka.topic(topic)
-    kafka.write(topic, numbered(2))
-
-    log = open_log("kafka:", KafkaPlace(zk=kafka.zk))
-    try:
-        assert len(fetched(log, topic, topic_id, upto=2)) == 2
-    finally:
-        log.close()
-
-
 def test_the_ends_of_many_partitions_are_one_question(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = kafka.name(), kafka.name()
     ids = {one: kafka.topic(one, 3), other: kafka.topic(other)}
@@ -394,23 +351,3 @@ def test_the_ends_of_many_partitions_are_one_question(kafka: Kafka, monkeypatch:
     assert [ends[place] for place in places] == [0, 0, 4]
     assert ends[TopicIdPartition(other, ids[other], 0)] == 0
     assert isinstance(ends[TopicIdPartition("no-such", "x", 0)], UnknownTopic)
-
-
-def test_released_partition_is_fetched_no_more_and_unconfirmed_records_are_bounded(
-    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("consumer.logs.kafka.source.UNCONFIRMED_BYTES", 50_000)
-    topic = kafka.name()
-    topic_id = kafka.topic(topic, 2)
-    for number in range(2):
-        kafka.write(topic, [bytes(1000)] * 600, partition=number)
-
-    with kafka.log() as log:
-        source = cast(KafkaSource, reader(log).source)
-        eventually(lambda: reader(log).look(topic, topic_id, 0, 0, 1000), 20, "the first one is fetched")
-        for first in range(0, 600, 10):  # this partition does not wait for the other
-            assert len(fetched(log, topic, topic_id, first, 1, upto=first + 10, max_bytes=10_000)) == 10
-            assert source._queue.size <= 50_000 + 1000 * 1100
-        source.release([TopicPartition(topic, 0)])
-        assert {entry.part.number for queue in source._queue._queues.values() for entry in queue} <= {1}
-        assert len(fetched(log, topic, topic_id, 0, 0, upto=600)) == 600

@@ -102,12 +102,8 @@ def are_delivered(
 ) -> None:
     """Something more is written to each of these partitions, and is then delivered within `timeout_s`."""
     before = writing.ends.copy()
-    eventually(
-        lambda: all(writing.ends[number] > before[number] for number in partitions),
-        30,
-        f"something is written to {sorted(partitions)}",
-        pause_s=0.05,
-    )
+    what_before = f"something is written to {sorted(partitions)}"
+    eventually(lambda: all(writing.ends[n] > before[n] for n in partitions), 30, what_before, pause_s=0.05)
     last = {number: writing.ends[number] - 1 for number in partitions}
 
     def are() -> bool:
@@ -151,16 +147,9 @@ def fault(begin: Callable[[], None], end: Callable[[], None]) -> Iterator[None]:
 
 
 def only_its_partitions_wait(
-    world: World,
-    brokers: TwoBrokers,
-    names: Collection[str],
-    victim: int,
-    ill: Callable[[], None],
-    well: Callable[[], None],
-    said: Said,
-    url: str = "kafka:",
-    user: str = "",
-) -> None:
+    world: World, brokers: TwoBrokers, names: Collection[str], victim: int, ill: Callable[[], None],
+    well: Callable[[], None], said: Said, url: str = "kafka:", user: str = "",
+) -> None:  # fmt: skip
     """Run a group before, during and after a fault of one broker."""
     topic, group = brokers.name("orders"), brokers.name("group")
     brokers.topic(topic, len(LEADERS), replicas=[[leader] for leader in LEADERS])
@@ -202,15 +191,8 @@ def test_only_the_partitions_of_a_killed_broker_wait_for_it(
     victim = the_victim(brokers, is_controller)
     broker = brokers.brokers[victim]
     with caplog.at_level(logging.INFO, "consumer"):
-        only_its_partitions_wait(
-            world,
-            brokers,
-            ["c1", "c2"],
-            victim,
-            broker.kill,
-            lambda: brokers.restart(victim),
-            Said(caplog, broker.address),
-        )
+        said, restart = Said(caplog, broker.address), lambda: brokers.restart(victim)
+        only_its_partitions_wait(world, brokers, ["c1", "c2"], victim, broker.kill, restart, said)
 
 
 @pytest.mark.full("one of two brokers fails")
@@ -248,17 +230,8 @@ def test_only_the_partitions_of_a_broker_that_never_answers_wait_for_it(
             proxy.cut()
 
     with caplog.at_level(logging.INFO, "consumer"):
-        only_its_partitions_wait(
-            world,
-            brokers,
-            ["c1"],
-            victim,
-            black_hole,
-            proxy.resume,
-            Said(caplog, proxy.hosts),
-            brokers.sasl_url,
-            "alice",
-        )
+        said, user = Said(caplog, proxy.hosts), (brokers.sasl_url, "alice")
+        only_its_partitions_wait(world, brokers, ["c1"], victim, black_hole, proxy.resume, said, *user)
 
 
 @pytest.mark.full("one of two brokers fails")
@@ -274,21 +247,15 @@ def test_a_broker_that_refuses_credentials_is_named_and_only_its_partitions_wait
     with caplog.at_level(logging.INFO, "consumer"), Writing(brokers, topic, len(LEADERS), 1) as writing:
         consumer = joins(world, group, "c1", topic, brokers.sasl_url, sasl(user, password), session_timeout_ms=CALM_MS)
         world.stable(group, members=1, timeout_s=30)
-        within(
-            lambda: are_above(world, group, topic, dict.fromkeys(led_by(accepts), 0)),
-            GAP_S + 10,
-            "the other broker's partitions begin, after requests for topic and start offsets that were not answered",
-        )
+        what = "the other broker's partitions begin, after requests for topic and start offsets that were not answered"
+        within(lambda: are_above(world, group, topic, dict.fromkeys(led_by(accepts), 0)), GAP_S + 10, what)
         flow(world, group, writing, led_by(accepts), FAULT_S)
         named = [line for line in caplog.messages if brokers.proxies[refuses].hosts in line]
         assert [line for line in named if "refuses the credentials" in line and "sasl.username" in line] != [], named
         assert [line for line in caplog.messages if password in line] == []
         brokers.set_password(refuses, user, password)
-        within(
-            lambda: are_above(world, group, topic, dict.fromkeys(led_by(refuses), 0)),
-            REFUSED_S,
-            "its partitions begin when it knows the password",
-        )
+        what = "its partitions begin when it knows the password"
+        within(lambda: are_above(world, group, topic, dict.fromkeys(led_by(refuses), 0)), REFUSED_S, what)
         writing.stop()
     all_delivered(brokers, [consumer], topic, len(LEADERS))
     assert consumer.error is None
@@ -297,9 +264,7 @@ def test_a_broker_that_refuses_credentials_is_named_and_only_its_partitions_wait
 
 @pytest.mark.full("one of two brokers fails")
 @either
-def test_a_consumer_that_joins_while_a_broker_hangs_begins_with_the_others(
-    brokers: TwoBrokers, world: World, is_controller: bool
-) -> None:
+def test_consumer_that_joins_beside_a_hanging_broker(brokers: TwoBrokers, world: World, is_controller: bool) -> None:
     """Its bootstrap servers, its first request for metadata and those for start offsets include the one that hangs."""
     victim = the_victim(brokers, is_controller)
     topic, group = brokers.name("orders"), brokers.name("group")
@@ -314,19 +279,14 @@ def test_a_consumer_that_joins_while_a_broker_hangs_begins_with_the_others(
             world, group, "c1", topic, brokers.sasl_url, sasl("alice", USERS["alice"]), session_timeout_ms=CALM_MS
         )
         world.stable(group, members=1, timeout_s=30)
-        within(
-            lambda: are_above(world, group, topic, dict.fromkeys(sound, 9)),
-            GAP_S + 5,
-            "the other broker's partitions begin, after a first request that was not answered",
-        )
+        what = "the other broker's partitions begin, after a first request that was not answered"
+        within(lambda: are_above(world, group, topic, dict.fromkeys(sound, 9)), GAP_S + 5, what)
     within(lambda: are_above(world, group, topic, dict.fromkeys(sick, 9)), RESUMED_S, "and then the others")
     all_delivered(brokers, [consumer], topic, len(LEADERS))
 
 
 @pytest.mark.full("one of two brokers fails")
-def test_a_replicated_partition_goes_on_at_its_next_leader_when_one_is_killed(
-    brokers: TwoBrokers, world: World
-) -> None:
+def test_replicated_partition_goes_on_at_its_next_leader_when_one_is_killed(brokers: TwoBrokers, world: World) -> None:
     topic, group = brokers.name("orders"), brokers.name("group")
     brokers.topic(topic, 2, replicas=[[2, 0], [0, 2]])
     consumer = joins(world, group, "c1", topic, session_timeout_ms=CALM_MS)
@@ -340,9 +300,7 @@ def test_a_replicated_partition_goes_on_at_its_next_leader_when_one_is_killed(
 
 
 @pytest.mark.full("one of two brokers fails")
-def test_slots_seal_every_record_of_two_brokers_when_one_and_a_slot_are_killed(
-    brokers: TwoBrokers, world: World, tmp_path: Path
-) -> None:
+def test_slots_seal_all_when_a_broker_and_a_slot_die(brokers: TwoBrokers, world: World, tmp_path: Path) -> None:
     topic, group = brokers.name("orders"), brokers.name("group")
     brokers.topic(topic, len(LEADERS), replicas=[[leader] for leader in LEADERS])
     folder = SegmentFolder(str(tmp_path / "segments"))
@@ -361,17 +319,12 @@ def test_slots_seal_every_record_of_two_brokers_when_one_and_a_slot_are_killed(
             until = time.monotonic() + FAULT_S
             while time.monotonic() < until:
                 written = {number: writing.ends[number] for number in led_by(0)}
-                within(
-                    lambda: all(sealed_to()[number] >= end for number, end in written.items()),  # noqa: B023
-                    GAP_S,
-                    f"what is written to {sorted(written)} is sealed",
-                    pause_s=0.1,
-                )
+                are_sealed = lambda: all(sealed_to()[n] >= end for n, end in written.items())  # noqa: B023, E731
+                within(are_sealed, GAP_S, f"what is written to {sorted(written)} is sealed", pause_s=0.1)
             slots[0].kill()
         writing.stop()
-        there = {
-            part: [(r.offset, r.value) for r in rows] for part, rows in brokers.read_all(topic, len(LEADERS)).items()
-        }
+        rows_there = brokers.read_all(topic, len(LEADERS))
+        there = {part: [(r.offset, r.value) for r in rows] for part, rows in rows_there.items()}
 
         def is_whole() -> bool:
             found: dict[int, list[tuple[int, bytes]]] = {number: [] for number in range(len(LEADERS))}

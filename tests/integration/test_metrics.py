@@ -71,52 +71,61 @@ class Scraped:
         eventually(look, timeout_s, f"{name}{labels} is {value}", ignoring=(OSError,), pause_s=0.1)
 
 
-def node(processes: ExitStack, folder: Path, world: World, name: str, *options: str) -> tuple[ProjectProcess, Scraped]:
-    port = free_port()
-    arguments = ("--metrics-port", str(port), "--metrics-host", "127.0.0.1", *options)
-    return processes.enter_context(node_process(folder, world.zk, name, SESSION_MS, *arguments)), Scraped(port)
+class Metered:
+    """Nodes, and consumers of group `g`, as processes that serve metrics."""
+
+    def __init__(self, world: World, processes: ExitStack, folder: Path) -> None:
+        self._world, self._processes, self._folder = world, processes, folder
+        self.log = folder / "log"
+
+    def node(self, name: str, *options: str) -> tuple[ProjectProcess, Scraped]:
+        port = free_port()
+        arguments = ("--metrics-port", str(port), "--metrics-host", "127.0.0.1", *options)
+        made = node_process(self._folder, self._world.zk, name, SESSION_MS, *arguments)
+        return self._processes.enter_context(made), Scraped(port)
+
+    def consumer(self, name: str, *options: str) -> tuple[ProjectProcess, Scraped]:
+        port = free_port()
+        arguments = ("--metrics-port", str(port), "--session-timeout-ms", str(SESSION_MS), *options)
+        made = consumer_process(self._folder, self._world.zk, "g", name, self.log, *arguments)
+        return self._processes.enter_context(made), Scraped(port)
+
+    def write(self, records: int, partitions: int = 4) -> None:
+        with Producer.for_store(self._world.store, self.log, self._world.brokers) as producer:
+            for partition in range(partitions):
+                producer.send_batch("t", partition, [b"x"] * records)
 
 
-def consumer(
-    processes: ExitStack, folder: Path, world: World, name: str, *options: str
-) -> tuple[ProjectProcess, Scraped]:
-    port = free_port()
-    arguments = ("--metrics-port", str(port), "--session-timeout-ms", str(SESSION_MS), *options)
-    made = consumer_process(folder, world.zk, "g", name, folder / "log", *arguments)
-    return processes.enter_context(made), Scraped(port)
+@pytest.fixture
+def metered(world: World, processes: ExitStack, tmp_path: Path) -> Metered:
+    return Metered(world, processes, tmp_path)
 
 
-def test_elected_node_standby_and_member_are_healthy(world: World, processes: ExitStack, tmp_path: Path) -> None:
+def test_elected_node_standby_and_member_are_healthy(world: World, metered: Metered) -> None:
     world.topic("t", 1)
-    write(world, tmp_path / "log", 1, partitions=1)
-    _, elected = node(processes, tmp_path, world, "a")
+    metered.write(1, partitions=1)
+    _, elected = metered.node("a")
     elected.shows(1, "active_coordinator")
-    _, standby = node(processes, tmp_path, world, "b")
-    _, member = consumer(processes, tmp_path, world, "c1")
+    _, standby = metered.node("b")
+    _, member = metered.consumer("c1")
 
     for scraped in (elected, standby, member):
         eventually(lambda s=scraped: s.health() == 200, 30, "it is healthy", ignoring=(OSError,))  # type: ignore[misc]
 
 
-def write(world: World, log_dir: Path, records: int, partitions: int = 4) -> None:
-    with Producer.for_store(world.store, log_dir, world.brokers) as producer:
-        for partition in range(partitions):
-            producer.send_batch("t", partition, [b"x"] * records)
-
-
 @pytest.mark.full("processes, beside the same in virtual time")
-def test_a_scrape_follows_joins_a_kill_and_more_partitions(world: World, processes: ExitStack, tmp_path: Path) -> None:
+def test_a_scrape_follows_joins_a_kill_and_more_partitions(world: World, metered: Metered) -> None:
     world.topic("t", 4)
-    write(world, tmp_path / "log", 50)
-    _, at_node = node(processes, tmp_path, world, "a")
+    metered.write(50)
+    _, at_node = metered.node("a")
     at_node.shows(1, "active_coordinator")
     assert at_node.value("coordinator_epoch") == 1
     eventually(lambda: 0 < at_node.value("coordinator_lease_left_seconds") <= SESSION_MS / 1000, 10, "a lease runs")
-    _, at_c1 = consumer(processes, tmp_path, world, "c1")
+    _, at_c1 = metered.consumer("c1")
     at_c1.shows(4, "consumer_assigned_partitions", group="g", consumer="c1")
     at_node.shows(1, "groups", state="Stable")
 
-    dies, at_c2 = consumer(processes, tmp_path, world, "c2")
+    dies, at_c2 = metered.consumer("c2")
     generation = world.stable("g", 2).generation
     at_node.shows(2, "rebalances_total", group="g", trigger="joined", result="completed")
     at_c1.shows(2, "consumer_assigned_partitions")
@@ -154,16 +163,14 @@ def test_a_scrape_follows_joins_a_kill_and_more_partitions(world: World, process
 
 
 @pytest.mark.full("processes, beside the same in virtual time")
-def test_elected_metric_is_set_on_the_next_node_and_cleared_on_the_deposed_one(
-    world: World, processes: ExitStack, tmp_path: Path
-) -> None:
-    first, at_first = node(processes, tmp_path, world, "first", *LOG_JSON)
+def test_next_node_alone_has_the_metrics_of_the_elected(world: World, metered: Metered) -> None:
+    first, at_first = metered.node("first", *LOG_JSON)
     at_first.shows(1, "active_coordinator")
     world.topic("t", 4)
     world.consumer("g", "c1", {"t": 1}, log=MemoryLog())
     world.stable("g", 1)
     at_first.shows(4, "assigned_partitions", group="g")
-    _, at_second = node(processes, tmp_path, world, "second")
+    _, at_second = metered.node("second")
     at_second.shows(0, "coordinator_epoch")
     assert at_second.value("members", group="g") == 0
 
@@ -185,10 +192,8 @@ def test_elected_metric_is_set_on_the_next_node_and_cleared_on_the_deposed_one(
 
 
 @pytest.mark.full("processes, beside the same in virtual time")
-def test_eviction_is_counted_and_a_deleted_groups_metrics_are_removed(
-    world: World, processes: ExitStack, tmp_path: Path
-) -> None:
-    _, at_node = node(processes, tmp_path, world, "a", "--sweep-interval-ms", "200")
+def test_eviction_is_counted_until_the_group_is_deleted(world: World, metered: Metered) -> None:
+    _, at_node = metered.node("a", "--sweep-interval-ms", "200")
     world.topic("t", 4)
     stuck = world.consumer("g", "stuck", {"t": 1}, log=MemoryLog(), max_poll_interval_ms=60_000)
     world.stable("g", 1)
@@ -240,9 +245,7 @@ def test_consumers_of_one_process_share_a_metrics_server_that_drops_closed_ones(
 
 
 @pytest.mark.parametrize("side", ["node", "consumer"])
-def test_a_port_that_is_taken_is_one_sentence_and_exit_code_1(
-    world: World, processes: ExitStack, tmp_path: Path, side: str
-) -> None:
+def test_taken_port_is_one_sentence(world: World, processes: ExitStack, tmp_path: Path, side: str) -> None:
     with socket.socket() as taken:
         taken.bind(("0.0.0.0", 0))
         taken.listen()
@@ -262,12 +265,10 @@ def test_a_port_that_is_taken_is_one_sentence_and_exit_code_1(
 
 
 @pytest.mark.full("processes, beside the same in virtual time")
-def test_a_consumers_json_log_is_json_from_the_first_line_to_the_last(
-    world: World, processes: ExitStack, tmp_path: Path
-) -> None:
+def test_json_log_is_json_from_the_first_line_to_the_last(world: World, metered: Metered) -> None:
     world.coordinator()
     world.topic("t", 4)
-    process, _ = consumer(processes, tmp_path, world, "c1", *LOG_JSON)
+    process, _ = metered.consumer("c1", *LOG_JSON)
     generation = world.stable("g", 1).generation
     process.signal(signal.SIGTERM)
 

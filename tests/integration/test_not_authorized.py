@@ -28,11 +28,12 @@ from coordinator.zk.errors import (
     WriteDenied,
     ZooKeeperUnreachable,
 )
-from coordinator.zk.runtime import Event, ThreadRuntime
+from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.security.policy import READ
 from coordinator.zk.session.kazoo_client import LONGEST_BACKOFF_S, OutageLog
 from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import AclStore, Create, Node, Store, Watch
+from coordinator.zk.store import AclStore, Create, Store
+from coordinator.zk.update import ensure
 from coordinator.zk.wire import OPEN_ACL
 from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, PAUSED, GroupPaths
 from tests.property.tree import MemoryTree, MemoryTreeStore
@@ -40,7 +41,7 @@ from tests.support.memlog import MemoryLog
 from tests.support.parties import OPEN as OPEN_STEP
 from tests.support.parties import SECURE as SECURE_STEP
 from tests.support.parties import Parties, owned_by
-from tests.support.stores import FrontStore
+from tests.support.stores import Reads
 from tests.support.wait import eventually
 from tests.support.world import World
 from tests.unit.manual import ManualRuntime
@@ -48,6 +49,7 @@ from tests.unit.manual import ManualRuntime
 CLOSED = owned_by("boss")
 READ_ONLY = owned_by("boss", others=READ)
 STARTS_PROCESS = pytest.mark.real_zookeeper("it starts a process")
+FULL = pytest.mark.full("processes, beside the same in virtual time")
 NODE = ["coordinator.cli", "run", "--node", "a"]
 CONSUMER = ["consumer.cli", "run", "--group", "g", "--topics", "t", "--log-dir", "/tmp"]
 
@@ -62,9 +64,8 @@ def boss(world: World, tmp_path: Path) -> Iterator[AclStore]:
 
 def run(zk: str, words: list[str]) -> tuple[int, str]:
     """A command's exit code, and its last line on stderr."""
-    done = subprocess.run(
-        [sys.executable, "-m", *words, "--zk", zk], capture_output=True, text=True, timeout=60, check=False
-    )
+    command = [sys.executable, "-m", *words, "--zk", zk]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert "Traceback" not in done.stderr
     return done.returncode, done.stderr.splitlines()[-1]
 
@@ -82,7 +83,7 @@ def test_closed_chroot_ends_every_command_with_its_own_exit_code(world: World, b
         assert GRANT in line and "Error(" not in line
 
 
-@pytest.mark.full("processes, beside the same in virtual time")
+@FULL
 @STARTS_PROCESS
 @pytest.mark.parametrize(
     ("words", "path"), [(NODE, ""), (NODE, CONSUMERS), (CONSUMER, ""), (CONSUMER, CONSUMERS), (CONSUMER, GROUPS)]
@@ -97,14 +98,12 @@ def test_start_ends_where_an_acl_refuses_to_write(world: World, boss: AclStore, 
     assert f"or of its parent, refuses to write it: {GRANT}" in line
 
 
-@pytest.mark.full("processes, beside the same in virtual time")
+@FULL
 @STARTS_PROCESS
 def test_restarted_consumer_without_its_groups_identity_ends(world: World, tmp_path: Path) -> None:
     """Its channel is there, and may not be read."""
     parties = Parties(world.zk, tmp_path)
-    for path in (GroupPaths("g").skeleton, [GroupPaths("g").channel("c1")]):
-        for each in path:
-            world.put(each)
+    ensure(world.store, [*GroupPaths("g").skeleton, GroupPaths("g").channel("c1")])
     assert parties.applies(*OPEN_STEP).exit_code == 0
     parties.names("g", "team-a")
     assert parties.applies("--acl", "secure", "--acl-read", "closed").exit_code == 0
@@ -114,7 +113,7 @@ def test_restarted_consumer_without_its_groups_identity_ends(world: World, tmp_p
     assert code == 77 and "c1 cannot register" in line
 
 
-@pytest.mark.full("processes, beside the same in virtual time")
+@FULL
 @STARTS_PROCESS
 def test_node_without_a_coordinators_identity_does_not_stand_by(world: World, tmp_path: Path) -> None:
     """On standby it would notice only when it is needed."""
@@ -139,7 +138,7 @@ def a_node(zk: str, auth_file: str) -> Iterator[None]:
             process.terminate()
 
 
-@pytest.mark.full("processes, beside the same in virtual time")
+@FULL
 @STARTS_PROCESS
 def test_node_ends_where_an_acl_refuses_its_election(world: World, boss: AclStore) -> None:
     world.put(GROUPS)
@@ -150,26 +149,10 @@ def test_node_ends_where_an_acl_refuses_its_election(world: World, boss: AclStor
     assert code == 77 and COORDINATOR_EPOCH in line
 
 
-class Seen(FrontStore):
-    """Signals the first read of the elected node."""
-
-    def __init__(self, store: Store, has_looked: Event) -> None:
-        super().__init__(store)
-        self._has_looked = has_looked
-
-    def get(self, path: str, watch: Watch | None = None) -> Node | None:
-        node = super().get(path, watch)
-        if path == COORDINATOR:
-            self._has_looked.set()
-        return node
-
-
-def test_node_that_stood_by_outlasts_an_acl_that_refuses(
-    world: World, boss: AclStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_node_on_standby_outlasts_a_refusal(world: World, boss: AclStore, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     first, has_looked = world.elected(world.coordinator("a")), ThreadRuntime().event()
-    second = world.coordinator("b", wrap=lambda store: Seen(store, has_looked))
+    second = world.coordinator("b", wrap=lambda store: Reads(store).after(COORDINATOR, has_looked.set))
     eventually(has_looked.is_set, 5, "the second stands by")
     boss.set_acl(COORDINATOR_EPOCH, READ_ONLY)
 
@@ -180,9 +163,7 @@ def test_node_that_stood_by_outlasts_an_acl_that_refuses(
     eventually(lambda: second.term is not None, 10, "the second is elected")
 
 
-def test_node_that_was_elected_before_keeps_its_session_while_an_acl_refuses(
-    world: World, boss: AclStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_elected_node_outlasts_a_refusal(world: World, boss: AclStore, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     node = world.elected(world.coordinator("a"))
     boss.set_acl(COORDINATOR_EPOCH, READ_ONLY)
@@ -327,9 +308,7 @@ def test_commit_that_an_acl_refuses_is_a_refusal_too(world: World, boss: AclStor
     assert world.store.get("/open") is None
 
 
-def test_consumer_that_was_a_member_outlasts_an_acl_that_refuses(
-    world: World, boss: AclStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_member_outlasts_an_acl_that_refuses(world: World, boss: AclStore, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     paths = GroupPaths("g")
     world.coordinator()

@@ -121,29 +121,6 @@ def test_pipelined_requests_lose_the_replies_after_the_lost_one(proxy: Proxy, cl
     loss.wait()
 
 
-def test_a_cut_connection_is_noticed_and_the_session_survives(proxy: Proxy, client: Any) -> None:
-    states: list[str] = []
-    client.add_listener(states.append)
-
-    proxy.cut()
-
-    eventually(lambda: states == [KazooState.SUSPENDED, KazooState.CONNECTED], 5, f"a quick return, not {states}")
-
-
-def test_refused_connections_end_when_it_resumes(proxy: Proxy, client: Any) -> None:
-    proxy.refuse()
-    assert client.exists("/") is not None  # open connections stay open
-
-    proxy.cut()
-    eventually(lambda: client.state == KazooState.SUSPENDED, 5, "suspended")
-    with pytest.raises(KazooTimeoutError):
-        client.exists_async("/").get(timeout=0.3)
-    assert proxy.connections == 0
-
-    proxy.resume()
-    eventually(lambda: client.state == KazooState.CONNECTED, 5, "connected again")
-
-
 def test_black_hole_is_silent_until_the_session_expires(proxy: Proxy, client: Any, witness: Any) -> None:
     client.create("/life", ephemeral=True)
     lost = threading.Event()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,13 +16,17 @@ from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Check, Create, Delete, SetData
 from coordinator.zk.znodes.paths import COORDINATOR
 from coordinator.zk.znodes.records import CoordinatorRecord
+from drills.checker.replay.history_files import Lines, merged
 from drills.checker.replay.txn_log import events_of, transactions
+from drills.evidence.measurements import measured
+from tests.support.cli import run_json, run_ok
 from tests.support.clients import fresh_chroot
 from tests.support.histories import HistoryOfTest, bounds
 from tests.support.processes import ProjectProcess, consumer_process, node_process
 from tests.support.wait import eventually
 from tests.support.world import World, a_world
 
+pytestmark = pytest.mark.full("processes, beside the same in virtual time")
 SESSION_S, TICK_S, SWEEP_S = 2.0, 0.2, 2.0
 
 
@@ -30,36 +35,39 @@ def version_folder(ensemble: Ensemble) -> Path:
 
 
 class Stand:
-    """Nodes and consumers as processes that keep their histories."""
+    """Nodes and consumers as processes that keep their histories, in a chroot of their own with topic `t`."""
 
-    def __init__(self, world: World, folder: Path, stack: ExitStack) -> None:
-        self._world = world
-        self._stack = stack
-        self._files = 0
-        self.folder = folder
-        self.histories = folder / "histories"
-        self.log = folder / "log"
-        self.options = ("--history-dir", str(self.histories))
+    def __init__(
+        self, ensemble: Ensemble, folder: Path, stack: ExitStack, session_s: float, sweep_s: float, poll_s: float = 300
+    ) -> None:
+        self.zk = fresh_chroot(ensemble.hosts)
+        self.world = stack.enter_context(a_world(self.zk))
+        self._folder, self._stack, self._files = folder, stack, 0
+        self._session_s, self._sweep_s, self._poll_s = session_s, sweep_s, poll_s
+        self._kept = ("--history-dir", str(folder / "histories"))
+        measure = bounds(session_s, TICK_S, sweep_s, poll_s)
+        chroot = f"/{self.zk.partition('/')[2]}"
+        self.history = HistoryOfTest(folder / "histories", version_folder(ensemble), chroot, **measure)
+        self.world.topic("t", 4)
+        self._producer = stack.enter_context(Producer.for_store(self.world.store, folder / "log", self.world.brokers))
 
     def node(self, name: str) -> ProjectProcess:
-        options = ("--sweep-interval-ms", str(round(1000 * SWEEP_S)), *self.options)
-        process = node_process(self.folder, self._world.zk, name, round(1000 * SESSION_S), *options)
-        return self._stack.enter_context(process)
+        options = ("--sweep-interval-ms", str(round(1000 * self._sweep_s)), *self._kept)
+        return self._stack.enter_context(node_process(self._folder, self.zk, name, 2000, *options))
 
     def consumer(self, name: str) -> ProjectProcess:
         self._files += 1
-        options = ("--session-timeout-ms", str(round(1000 * SESSION_S)), *self.options)
-        return self._stack.enter_context(
-            consumer_process(
-                self.folder, self._world.zk, "g", name, self.log, *options, as_file=f"{name}-{self._files}"
-            )
-        )
+        options = ["--session-timeout-ms", str(round(1000 * self._session_s)), *self._kept]
+        options += ["--max-poll-interval-ms", str(round(1000 * self._poll_s))]
+        log, file = self._folder / "log", f"{name}-{self._files}"
+        made = consumer_process(self._folder, self.zk, "g", name, log, *options, as_file=file)
+        return self._stack.enter_context(made)
 
-    def produce(self, records: int) -> None:
-        """So many records more into each partition of topic t."""
-        with Producer.for_store(self._world.store, self.log, self._world.brokers) as producer:
-            for partition in range(4):
-                producer.send_batch("t", partition, [b"x"] * records)
+    def produce(self, records: int = 1) -> None:
+        """So many records more into each partition."""
+        for partition in range(4):
+            self._producer.send_batch("t", partition, [b"x"] * records)
+        self._producer.flush()
 
 
 def printed(*consumers: ProjectProcess) -> set[tuple[int, int]]:
@@ -82,14 +90,9 @@ def elected(world: World, epoch: int) -> str:
 @pytest.fixture(scope="module")
 def history(own_ensemble: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> HistoryOfTest:
     """A node and a consumer are killed, a consumer is suspended for longer than its session, one joins, one leaves."""
-    zk = fresh_chroot(own_ensemble.hosts)
-    folder = tmp_path_factory.mktemp("processes")
     with ExitStack() as stack:
-        world = stack.enter_context(a_world(zk))
-        stand = Stand(world, folder, stack)
-        measure = bounds(SESSION_S, TICK_S, SWEEP_S, 300)
-        history = HistoryOfTest(stand.histories, version_folder(own_ensemble), f"/{zk.partition('/')[2]}", **measure)
-        world.topic("t", 4)
+        stand = Stand(own_ensemble, tmp_path_factory.mktemp("processes"), stack, SESSION_S, SWEEP_S)
+        world, history = stand.world, stand.history
         nodes = {name: stand.node(name) for name in ("a", "b")}
         first, second = stand.consumer("c1"), stand.consumer("c2")
         world.stable("g", 2)
@@ -123,7 +126,6 @@ def history(own_ensemble: Ensemble, tmp_path_factory: pytest.TempPathFactory) ->
     return history
 
 
-@pytest.mark.full("processes, beside the same in virtual time")
 def test_killed_and_paused_processes_leave_a_history_in_which_every_invariant_holds(history: HistoryOfTest) -> None:
     verdicts = history.verdicts()
 
@@ -134,23 +136,6 @@ def test_killed_and_paused_processes_leave_a_history_in_which_every_invariant_ho
     ] * 6, verdicts.text()
 
 
-@pytest.mark.full("processes, beside the same in virtual time")
-def test_one_lie_in_the_same_history_is_found(history: HistoryOfTest) -> None:
-    """As if a consumer had continued fetching revoked partitions: its `halt` is missing."""
-    changed = 0
-    for path in history.folder.glob("until-end-c*"):
-        lines = path.read_text().splitlines(keepends=True)
-        kept = [line for line in lines if '"event":"halt"' not in line]
-        changed += len(lines) - len(kept)
-        path.write_text("".join(kept))
-
-    verdicts = history.verdicts()
-
-    assert changed > 0
-    assert {verdict.invariant for verdict in verdicts.broken} & {"S1", "S6"}, verdicts.text()
-
-
-@pytest.mark.full("processes, beside the same in virtual time")
 def test_transaction_log_has_exactly_the_committed_changes(own_ensemble: Ensemble) -> None:
     zk = fresh_chroot(own_ensemble.hosts)
     store = open_kazoo(zk, 2000)
@@ -162,11 +147,8 @@ def test_transaction_log_has_exactly_the_committed_changes(own_ensemble: Ensembl
     store.close()
 
     chroot = f"/{zk.partition('/')[2]}"
-    found = [
-        event
-        for event in events_of([version_folder(own_ensemble)], {store.session_id: "me#1"}, lambda ms: ms / 1000, chroot)
-        if event["who"] == "me#1"
-    ]
+    events = events_of([version_folder(own_ensemble)], {store.session_id: "me#1"}, lambda ms: ms / 1000, chroot)
+    found = [event for event in events if event["who"] == "me#1"]
 
     assert [event["event"] for event in found] == ["session", "commit", "commit", "commit", "closed"]
     assert found[0]["timeout"] == store.negotiated_timeout_s
@@ -184,10 +166,7 @@ def test_transaction_log_has_exactly_the_committed_changes(own_ensemble: Ensembl
     assert sorted(event["zxid"] for event in found[1:]) == [event["zxid"] for event in found[1:]]
 
 
-@pytest.mark.full("processes, beside the same in virtual time")
-def test_damaged_transaction_log_is_refused_and_a_truncated_one_is_read_to_its_end(
-    own_ensemble: Ensemble, tmp_path: Path
-) -> None:
+def test_damaged_transaction_log_is_refused_and_a_truncated_one_is_read(own_ensemble: Ensemble, tmp_path: Path) -> None:
     whole = max(version_folder(own_ensemble).glob("log.*"), key=lambda path: path.stat().st_size)
     data = whole.read_bytes()
     count = len(list(transactions(whole)))
@@ -201,3 +180,84 @@ def test_damaged_transaction_log_is_refused_and_a_truncated_one_is_read_to_its_e
         list(transactions(damaged))
     with pytest.raises(BadData, match="no transaction log"):
         list(transactions(other))
+
+
+# ---- the standstill in `history`, held against what a drill measures from the processes' own histories
+
+
+MEASURED_TO_MS = 500
+"""Of the way from an acknowledgement to the coordinator's turn, and to the fetcher's first poll, on a busy machine."""
+
+
+class Drill(Stand):
+    """A node and two consumers, whose records flow until the block ends."""
+
+    def __init__(self, ensemble: Ensemble, folder: Path, stack: ExitStack, session_s: float, poll_s: float) -> None:
+        super().__init__(ensemble, folder, stack, session_s, 600, poll_s)
+        self.node("a")
+        self.victim, self.other = self.consumer("c1"), self.consumer("c2")
+        self.world.stable("g", 2)
+        self.flow_until(lambda: len(self.victim.lines()) >= 20 and len(self.other.lines()) >= 20, "records flow")
+
+    def process_of(self, name: str) -> str:
+        """Its process, as histories name it."""
+        (path,) = self.history.folder.glob(f"{name}#*.jsonl")
+        return path.stem
+
+    def flow_until(self, condition: Callable[[], object], what: str) -> None:
+        """Send a record to each partition at each look at the condition."""
+
+        def step() -> bool:
+            self.produce()
+            return bool(condition())
+
+        eventually(step, 40, what)
+
+    def alone(self) -> bool:
+        state = self.world.state("g")
+        return set(state.target) == {"c2"} and state.state == "Stable" and not state.marks
+
+    def longest_ms(self, fault_at: float) -> float:
+        """The longest standstill since the fault, as the drill's page has it."""
+        self.history.end()
+        events = list(merged([Lines(path) for path in self.history.files()]))
+        return 1000 * max(measured(events, fault_at).standstill.values())
+
+    def most_ms(self) -> int:
+        """The longest standstill in `history`."""
+        return max(int(each["standstill_ms"] or 0) for each in run_json(self.zk, "history", "g"))
+
+
+def test_standstill_of_a_killed_member_begins_at_its_last_sign_of_life(own_ensemble: Ensemble, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        drill = Drill(own_ensemble, tmp_path, stack, session_s=3.0, poll_s=300)
+        fault_at = time.monotonic()
+        drill.history.note("fault", kind="kill", process="c1")
+        drill.victim.kill()
+        drill.history.killed("c1")
+        drill.flow_until(drill.alone, "the other has all partitions")
+        longest_ms = drill.longest_ms(fault_at)
+        most_ms = drill.most_ms()
+        table = run_ok(drill.zk, "history", "g").stdout
+
+    assert longest_ms > 3000 - 1000, "for its session timeout, which a heartbeat began up to a third of it before"
+    assert longest_ms <= most_ms + MEASURED_TO_MS
+    assert most_ms - longest_ms < 1000, "records flow: its last commit was not long before"
+    assert str(most_ms) in table
+
+
+def test_standstill_of_an_eviction_begins_with_the_last_heartbeat(own_ensemble: Ensemble, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        drill = Drill(own_ensemble, tmp_path, stack, session_s=4.0, poll_s=1.5)  # 20 ticks: the longest session
+        fault_at = time.monotonic()
+        drill.history.note("fault", kind="pause", process=drill.process_of("c1"))
+        drill.victim.pause()
+        drill.flow_until(lambda: drill.world.state("g").marks, "it is evicted")
+        drill.flow_until(drill.alone, "its lease is over, and the other has all partitions")
+        longest_ms = drill.longest_ms(fault_at)
+        most_ms = drill.most_ms()
+        drill.victim.kill()
+
+    assert longest_ms > 1500 + 2000, "for max_poll_interval_ms and its lease"
+    assert longest_ms <= most_ms + MEASURED_TO_MS
+    assert most_ms - longest_ms < 1000, (longest_ms, most_ms)

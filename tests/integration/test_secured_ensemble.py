@@ -1,9 +1,13 @@
-"""The way to a secured ensemble: who is let in, and one sentence with exit code 78 for each refusal, at once."""
+"""The way to a secured ensemble: who is let in, and one sentence with exit code 78 for each refusal, at once.
+
+The files of `scripts/ensemble start --tls --auth` make every command, and ZooKeeper's own client, an identity.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import stat
 import subprocess
 import sys
 import time
@@ -12,8 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 
 from coordinator.admin.acl import apply, check, create_group
+from coordinator.cli.ensemble import ensemble as command
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig, Server
 from coordinator.zk.errors import AuthenticationFailed, UsageError, WriteDenied
 from coordinator.zk.security.access import ZooKeeperAccess, environment_of
@@ -22,15 +28,8 @@ from coordinator.zk.session.kazoo_store import KazooStore, open_kazoo
 from coordinator.zk.store import Create, Delete
 from coordinator.zk.znodes.paths import Brokers, GroupPaths
 from drills.environments.base import ENFORCED_SASL
-from tests.support.processes import ProjectProcess, consumer_process, node_process
-from tests.support.secured import (
-    MadeCA,
-    TlsProxy,
-    change_configuration,
-    flags,
-    identities_of_session,
-    printed_secrets,
-)
+from tests.support.processes import REPOSITORY, ProjectProcess, consumer_process, node_process
+from tests.support.secured import MadeCA, TlsProxy, change_configuration, flags, identities_of_session, printed_secrets
 from tests.support.wait import eventually
 
 pytestmark = [
@@ -94,8 +93,11 @@ def certified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Certified]:
         ensemble.stop()
 
 
+Opened = Callable[..., KazooStore]
+
+
 @pytest.fixture
-def opened() -> Iterator[Callable[..., KazooStore]]:
+def opened() -> Iterator[Opened]:
     """Opens sessions, which are closed at the end."""
     stores: list[KazooStore] = []
 
@@ -108,7 +110,7 @@ def opened() -> Iterator[Callable[..., KazooStore]]:
         store.close()
 
 
-def test_certificates_are_identities_of_acls(secure: Ensemble, opened: Callable[..., KazooStore]) -> None:
+def test_certificates_are_identities_of_acls(secure: Ensemble, opened: Opened) -> None:
     zk, access = f"{secure.hosts}/certificates", secure.identities.access
     subject = {
         name: (f"x509:CN={name},OU=embedded,O=zk-group",) for name in ("coordinator", "operator", "reader", "team-a")
@@ -138,14 +140,8 @@ def refusal(hosts: str, access: ZooKeeperAccess) -> str:
 def run(zk: str, words: list[str], access: ZooKeeperAccess | Mapping[str, str]) -> tuple[int, list[str]]:
     """A command's exit code, and its lines on stderr."""
     environment = environment_of(access) if isinstance(access, ZooKeeperAccess) else access
-    done = subprocess.run(
-        [sys.executable, "-m", *words, "--zk", zk],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command, environment = [sys.executable, "-m", *words, "--zk", zk], {**os.environ, **environment}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     return done.returncode, done.stderr.splitlines()
 
 
@@ -159,17 +155,13 @@ def auth_file(folder: Path, text: str) -> str:
 # ---- who is let in
 
 
-def test_session_is_that_of_the_sasl_user_and_of_the_certificate(
-    secure: Ensemble, opened: Callable[..., KazooStore]
-) -> None:
+def test_session_is_of_the_sasl_user_and_the_certificate(secure: Ensemble, opened: Opened) -> None:
     store = opened(secure.hosts, secure.identities.access("team-a"))
 
     assert identities_of_session(store) == {"sasl:team-a", "x509:CN=team-a,OU=embedded,O=zk-group"}
 
 
-def test_session_has_each_digest_of_the_file_beside_its_sasl_user(
-    secure: Ensemble, opened: Callable[..., KazooStore], tmp_path: Path
-) -> None:
+def test_session_has_the_digests_of_its_file_beside_sasl(secure: Ensemble, opened: Opened, tmp_path: Path) -> None:
     access = secure.identities.access("reader")
     lines = Path(access.zk_auth_file).read_text() + "digest:alice:one\n# a comment\n\ndigest:bob:t:w:o\n"
 
@@ -179,9 +171,7 @@ def test_session_has_each_digest_of_the_file_beside_its_sasl_user(
     assert schemes >= {"sasl:reader", "digest:alice", "digest:bob"}
 
 
-def test_credentials_come_from_the_environment_where_nothing_is_given(
-    secure: Ensemble, opened: Callable[..., KazooStore], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_credentials_are_of_the_environment(secure: Ensemble, opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in environment_of(secure.identities.access("team-b")).items():
         monkeypatch.setenv(name, value)
 
@@ -190,14 +180,12 @@ def test_credentials_come_from_the_environment_where_nothing_is_given(
     assert "sasl:team-b" in identities_of_session(store)
 
 
-def test_one_good_server_among_others_is_enough(certified: Certified, opened: Callable[..., KazooStore]) -> None:
+def test_one_good_server_among_others_is_enough(certified: Certified, opened: Opened) -> None:
     for _ in range(3):  # servers are tried in any order
         assert opened(certified.ensemble.hosts, certified.access).get("/") is not None
 
 
-def test_name_with_another_address_is_tried_there_too(
-    secure: Ensemble, opened: Callable[..., KazooStore], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_address_of_a_name_is_tried(secure: Ensemble, opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     port = secure.servers[0].port
 
     store = opened(f"localhost:{port}", secure.identities.access())  # ::1 has no such server
@@ -205,9 +193,7 @@ def test_name_with_another_address_is_tried_there_too(
     assert "sasl:operator" in identities_of_session(store)
 
 
-def test_host_names_are_not_checked_only_where_that_is_said(
-    certified: Certified, opened: Callable[..., KazooStore]
-) -> None:
+def test_host_names_are_not_checked_only_where_that_is_said(certified: Certified, opened: Opened) -> None:
     access = replace(certified.access, zk_tls_check_hostname=False)
 
     assert opened(certified.address(2), access).get("/") is not None
@@ -217,57 +203,74 @@ def test_host_names_are_not_checked_only_where_that_is_said(
 # ---- refusals
 
 
-def test_server_without_tls_is_named(zookeeper: Ensemble, secure: Ensemble) -> None:
-    access = replace(secure.identities.access(), zk_auth_file="")
+@dataclass(frozen=True)
+class Servers:
+    """All of them, the open one of the session too, and who is nobody's."""
 
-    assert refusal(zookeeper.hosts, access) == (
-        f"no session with ZooKeeper at {zookeeper.hosts}: it has no TLS on this port: check the port in --zk, "
-        "or unset zk_tls"
-    )
+    open: Ensemble
+    secure: Ensemble
+    certified: Certified
+    foreign: MadeCA
+    folder: Path
 
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_client_without_tls_is_told_to_have_it(secure: Ensemble, host: str) -> None:
-    address = f"{host}:{secure.servers[0].port}"
-
-    assert refusal(address, ZooKeeperAccess()) == (
-        f"no session with ZooKeeper at {address}: it has TLS on this port: set zk_tls and zk_tls_ca"
-    )
+    def with_foreign_certificate(self) -> ZooKeeperAccess:
+        own = str(self.foreign.issue("client", "client.invalid"))
+        return replace(self.secure.identities.access(), zk_tls_cert=own, zk_tls_key=own)
 
 
-def test_foreign_ca_is_named(secure: Ensemble, foreign: MadeCA) -> None:
-    access = replace(secure.identities.access(), zk_tls_ca=str(foreign.file))
-
-    text = refusal(secure.hosts, access)
-
-    assert "its certificate is refused (" in text and text.endswith(": check zk_tls_ca")
+@pytest.fixture
+def servers(zookeeper: Ensemble, secure: Ensemble, certified: Certified, foreign: MadeCA, tmp_path: Path) -> Servers:
+    return Servers(zookeeper, secure, certified, foreign, tmp_path)
 
 
-def test_expired_certificate_is_named(certified: Certified) -> None:
-    text = refusal(certified.address(1), certified.access)
+REFUSALS: dict[str, tuple[Callable[[Servers], tuple[str, ZooKeeperAccess]], str]] = {
+    "a server without TLS": (
+        lambda s: (s.open.hosts, replace(s.secure.identities.access(), zk_auth_file="")),
+        r"no session with ZooKeeper at HOSTS: it has no TLS on this port: check the port in --zk, or unset zk_tls",
+    ),
+    "a client without TLS": (
+        lambda s: (f"127.0.0.1:{s.secure.servers[0].port}", ZooKeeperAccess()),
+        r"no session with ZooKeeper at HOSTS: it has TLS on this port: set zk_tls and zk_tls_ca",
+    ),
+    "a client without TLS at a name": (
+        lambda s: (f"localhost:{s.secure.servers[0].port}", ZooKeeperAccess()),
+        r"no session with ZooKeeper at HOSTS: it has TLS on this port: set zk_tls and zk_tls_ca",
+    ),
+    "a foreign CA": (
+        lambda s: (s.secure.hosts, replace(s.secure.identities.access(), zk_tls_ca=str(s.foreign.file))),
+        r".*its certificate is refused \(.*: check zk_tls_ca",
+    ),
+    "an expired certificate": (
+        lambda s: (s.certified.address(1), s.certified.access),
+        r".*its certificate is refused \(certificate has expired\): renew it",
+    ),
+    "a certificate of another host": (
+        lambda s: (s.certified.address(2), s.certified.access),
+        r".*its certificate is refused \(IP address mismatch.*: name the server in --zk as its certificate does",
+    ),
+    "servers that are all bad": (
+        lambda s: (f"{s.certified.address(1)},{s.certified.address(2)}", s.certified.access),
+        r".*its certificate is refused.*",
+    ),
+    "a foreign certificate of the client": (
+        lambda s: (s.secure.hosts, s.with_foreign_certificate()),
+        r".*it refuses this client's certificate or TLS \(.*: check zk_tls_cert and zk_tls_key",
+    ),
+    "SASL at a server without it": (
+        lambda s: (s.open.hosts, ZooKeeperAccess(zk_auth_file=auth_file(s.folder, "sasl:operator:secret"))),
+        r"this ZooKeeper has no SASL users: use digest in zk_auth_file, or configure SASL at the servers",
+    ),
+}
 
-    assert text.endswith("its certificate is refused (certificate has expired): renew it")
 
+@pytest.mark.parametrize("what", REFUSALS)
+def test_refusal_says_what_to_do(servers: Servers, what: str) -> None:
+    given, sentence = REFUSALS[what]
+    hosts, access = given(servers)
 
-def test_certificate_of_another_host_is_named(certified: Certified) -> None:
-    text = refusal(certified.address(2), certified.access)
+    text = refusal(hosts, access)
 
-    assert "its certificate is refused (IP address mismatch" in text
-    assert text.endswith(": name the server in --zk as its certificate does")
-
-
-def test_servers_that_are_all_bad_are_a_refusal_too(certified: Certified) -> None:
-    assert "its certificate is refused" in refusal(f"{certified.address(1)},{certified.address(2)}", certified.access)
-
-
-def test_foreign_client_certificate_is_refused(secure: Ensemble, foreign: MadeCA) -> None:
-    own = str(foreign.issue("client", "client.invalid"))
-    access = replace(secure.identities.access(), zk_tls_cert=own, zk_tls_key=own)
-
-    text = refusal(secure.hosts, access)
-
-    assert "it refuses this client's certificate or TLS (" in text
-    assert text.endswith(": check zk_tls_cert and zk_tls_key")
+    assert re.fullmatch(sentence.replace("HOSTS", re.escape(hosts)), text, re.DOTALL), text
 
 
 WRONG = "ZooKeeper refuses the credentials of this client, or requires some: check zk_auth_file, or ZK_GROUP_ZK_AUTH"
@@ -281,18 +284,8 @@ def test_wrong_or_missing_credentials_are_refused(secure: Ensemble, tmp_path: Pa
         assert refusal(secure.hosts, replace(secure.identities.access(), zk_auth_file=file)) == WRONG
 
 
-def test_sasl_at_a_server_without_it_ends_at_once(zookeeper: Ensemble, tmp_path: Path) -> None:
-    access = ZooKeeperAccess(zk_auth_file=auth_file(tmp_path, "sasl:operator:secret"))
-
-    assert refusal(zookeeper.hosts, access) == (
-        "this ZooKeeper has no SASL users: use digest in zk_auth_file, or configure SASL at the servers"
-    )
-
-
 @pytest.mark.parametrize("words", [NODE, CONSUMER, STATUS], ids=["node", "consumer", "command"])
-def test_each_refusal_is_exit_code_78_of_each_command(
-    secure: Ensemble, foreign: MadeCA, tmp_path: Path, words: list[str]
-) -> None:
+def test_each_refusal_is_exit_code_78(secure: Ensemble, foreign: MadeCA, tmp_path: Path, words: list[str]) -> None:
     good = secure.identities.access()
     wrong = auth_file(tmp_path, "sasl:operator:forgotten-by-all")
     for access, reason in (
@@ -323,7 +316,7 @@ def test_file_that_others_may_read_is_a_mistake_of_usage(secure: Ensemble, tmp_p
 
 
 def test_renewed_certificate_is_used_and_a_lost_one_does_not_end_the_session(
-    secure: Ensemble, opened: Callable[..., KazooStore], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    secure: Ensemble, opened: Opened, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ca = tmp_path / "ca.pem"
     access = secure.identities.access()
@@ -342,9 +335,7 @@ def test_renewed_certificate_is_used_and_a_lost_one_does_not_end_the_session(
         opened(secure.hosts, replace(access, zk_tls_ca=str(ca)))
 
 
-def test_answer_that_tls_has_decrypted_is_not_left_waiting(
-    zookeeper: Ensemble, foreign: MadeCA, opened: Callable[..., KazooStore]
-) -> None:
+def test_answer_that_tls_has_decrypted_is_read_at_once(zookeeper: Ensemble, foreign: MadeCA, opened: Opened) -> None:
     """Where a TLS record holds several answers, the socket shows nothing more to read after the first one.
 
     Then kazoo would wait for a third of the session timeout, until its next ping is answered.
@@ -411,3 +402,75 @@ def told_in(process: ProjectProcess, text: str, times: int = 1) -> Callable[[], 
 def refused_by(server: Server) -> int:
     """How many logins a server has refused."""
     return server.log.read_text(errors="replace").count("failed to SASL authenticate")
+
+
+# ---- scripts/ensemble start --tls --auth
+
+
+def ensemble(folder: Path, *words: str) -> Result:
+    return CliRunner().invoke(command, [*words, "--dir", str(folder)])
+
+
+def shell(text: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """A command in a shell that has evaluated `text`."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ZK_GROUP_")}
+    return subprocess.run(
+        ["bash", "-c", f'{text}\nexec "$@"', "bash", sys.executable, "-m", *words],
+        capture_output=True, text=True, timeout=60, check=False, env=environment, cwd=REPOSITORY,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """The folder and the hosts of an ensemble with both."""
+    folder = tmp_path_factory.mktemp("ensemble")
+    try:
+        words = ["start", "--servers", "1", "--tls", "--auth", "--dir", str(folder)]
+        done = shell("", "coordinator.cli.ensemble", *words)
+        assert done.returncode == 0, done.stderr
+        yield folder, done.stdout.splitlines()[0]
+    finally:
+        ensemble(folder, "stop")
+
+
+def test_environment_makes_a_command_an_identity_and_has_no_secret(started: tuple[Path, str]) -> None:
+    folder, hosts = started
+    shown = ensemble(folder, "env", "--as", "team-a")
+
+    done = shell(shown.stdout, "coordinator.cli", "topics", "create", "t", "--partitions", "1", "--zk", f"{hosts}/try")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "# in ACLs: sasl:team-a" in shown.stdout
+    assert printed_secrets(shown.output + done.stdout, folder) == []
+    without = shell("", "coordinator.cli", "status", "--zk", f"{hosts}/try")
+    assert (without.returncode, "it has TLS on this port: set zk_tls" in without.stderr) == (78, True)
+
+
+def test_zookeepers_own_client_is_an_identity(started: tuple[Path, str]) -> None:
+    folder, _ = started
+    words = ["zkcli", "--dir", str(folder), "--as", "team-b"]
+
+    made = shell("", "coordinator.cli.ensemble", *words, "create", "/of-team-b", "x", "auth::cdrwa")
+    assert made.returncode == 0, made.stderr
+    acl = shell("", "coordinator.cli.ensemble", *words, "getAcl", "/of-team-b")
+
+    assert "'sasl,'team-b" in acl.stdout
+
+
+def test_files_of_identities_are_their_owners_alone(started: tuple[Path, str]) -> None:
+    folder, _ = started
+    found = [path for path in (folder / "identities").iterdir() if path.name != "ca.pem"]
+
+    assert len(found) > 10
+    assert {stat.S_IMODE(path.stat().st_mode) for path in found} == {0o600}
+    assert stat.S_IMODE((folder / "identities").stat().st_mode) == 0o700
+
+
+def test_status_reads_servers_with_tls_and_another_configuration_is_refused(started: tuple[Path, str]) -> None:
+    folder, _ = started
+
+    assert ensemble(folder, "status").exit_code == 0
+    other = ensemble(folder, "start", "--no-tls")
+
+    assert other.exit_code != 0
+    assert "TLS, SASL" in str(other.exception)

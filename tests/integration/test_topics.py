@@ -1,4 +1,4 @@
-"""Topics: the admin functions, `zk-coordinator topics` and `zk-consumer produce`."""
+"""Topics: the admin functions, `zk-coordinator topics` and `zk-consumer produce`, and groups whose topics change."""
 
 from __future__ import annotations
 
@@ -22,30 +22,16 @@ from coordinator.admin.topics import alter_topic, create_topic, delete_topic, li
 from coordinator.cli import main as coordinator_main
 from coordinator.zk.errors import UsageError
 from coordinator.zk.store import Create, Store
-from coordinator.zk.znodes.paths import Brokers
-from coordinator.zk.znodes.records import Topic
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import Brokers, GroupPaths
+from coordinator.zk.znodes.records import BLACK_LIST, WHITE_LIST, OffsetRecord, Topic
+from tests.support.memlog import MemoryLog
 from tests.support.stores import Interrupted, lost_reply
 from tests.support.wait import eventually
+from tests.support.world import World
 
 BROKERS = Brokers()
 LARGE = 1 << 30
-
-
-def test_a_topic_is_created_as_kafka_writes_it(store: Store) -> None:
-    topic = create_topic(store, BROKERS, "flights", 3)
-
-    assert topic.partitions == (0, 1, 2)
-    assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{21}", topic.id)
-    node = store.get("/brokers/topics/flights")
-    assert node is not None
-    assert json.loads(node.data) == {
-        "version": 3,
-        "topic_id": topic.id,
-        "partitions": {"0": [], "1": [], "2": []},
-        "adding_replicas": {},
-        "removing_replicas": {},
-    }
-    assert list_topics(Reading(store), BROKERS)["flights"] == topic
 
 
 @pytest.mark.parametrize(
@@ -104,6 +90,7 @@ def test_a_topic_is_deleted_with_everything_below_it(store: Store) -> None:
 
 def test_a_producer_learns_of_topics_from_zookeeper(store: Store, tmp_path: Path) -> None:
     topic = create_topic(store, BROKERS, "flights", 2)
+    assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{21}", topic.id)
 
     with Producer.for_store(store, tmp_path, BROKERS) as producer:
         producer.send("flights", b"x", partition=1)
@@ -169,40 +156,33 @@ def test_a_line_of_json_gives_key_partition_time_and_headers(zk: str, tmp_path: 
     assert (third["value"], third["key"]) == (None, b"gone")
 
 
-BAD_LINES = [
-    (b"nonsense", "line 2 is no JSON: 'nonsense'"),
-    (b'{"value": NaN}', "line 2 has a value that JSON does not know"),
-    (b"[1]", "line 2 is no JSON object with a value"),
-    (b'{"key": "k"}', "line 2 is no JSON object with a value"),
-    (b'{"value": "x", "vlaue": 1}', "line 2 has an unknown field 'vlaue'"),
-    (b'{"value": "x", "key": 7}', "line 2: field 'key' must be a string"),
-    (b'{"value": "x", "partition": 9}', "line 2: topic flights has no partition 9"),
-    (b'{"value": "x", "partition": -1}', "line 2: field 'partition' must be a whole number"),
-    (b'{"value": "x", "timestamp": "now"}', "line 2: field 'timestamp' must be a whole number"),
-    (b'{"value": "x", "headers": {"h": 1}}', "line 2 has a header 'h' that is neither a string nor null"),
-    (b'{"value": "\\ud800"}', "line 2: field 'value' has half a character"),
-    (b"\xff", "line 2 is no JSON"),
-    (b"[" * 100_000, "line 2 is no JSON"),
-]
-
-
-@pytest.mark.parametrize(("bad", "message"), BAD_LINES)
-def test_a_bad_line_is_reported_with_its_number_and_the_good_ones_are_written(
-    zk: str, tmp_path: Path, bad: bytes, message: str
-) -> None:
+def test_bad_lines_are_reported_with_their_numbers_and_the_good_ones_are_written(zk: str, tmp_path: Path) -> None:
     topic_id = created(zk, "flights", 1)
-    aside = tmp_path / "aside"
+    bad = {
+        b"nonsense": "is no JSON: 'nonsense'",
+        b'{"value": NaN}': "has a value that JSON does not know",
+        b"[1]": "is no JSON object with a value",
+        b'{"key": "k"}': "is no JSON object with a value",
+        b'{"value": "x", "vlaue": 1}': "has an unknown field 'vlaue'",
+        b'{"value": "x", "key": 7}': ": field 'key' must be a string",
+        b'{"value": "x", "partition": 9}': ": topic flights has no partition 9",
+        b'{"value": "x", "partition": -1}': ": field 'partition' must be a whole number",
+        b'{"value": "x", "timestamp": "now"}': ": field 'timestamp' must be a whole number",
+        b'{"value": "x", "headers": {"h": 1}}': "has a header 'h' that is neither a string nor null",
+        b'{"value": "\\ud800"}': ": field 'value' has half a character",
+        b"\xff": "is no JSON",
+        b"[" * 100_000: "is no JSON",
+    }
+    aside, lines = tmp_path / "aside", [b'{"value": "a"}', *bad, b'{"value": "b"}']
 
-    result = produced(
-        zk, tmp_path, b'{"value": "a"}\n' + bad + b'\n{"value": "b"}\n', "--format", "jsonl", "--bad-lines", str(aside)
-    )
+    result = produced(zk, tmp_path, b"\n".join(lines), "--format", "jsonl", "--bad-lines", str(aside))
 
     assert result.exit_code == 1
-    assert f"error: {message}" in result.stderr
-    assert "2 records written to flights" in result.stderr
-    assert "1 bad lines were skipped" in result.stderr
+    assert "2 records written to flights" in result.stderr and f"{len(bad)} bad lines were skipped" in result.stderr
     assert [row["value"] for row in fetched(tmp_path, topic_id)] == [b"a", b"b"]
-    assert aside.read_bytes() == bad + b"\n"
+    assert aside.read_bytes() == b"".join(line + b"\n" for line in bad)
+    for number, words in enumerate(bad.values(), start=2):
+        assert re.search(f"error: line {number}:? ?{re.escape(words.removeprefix(': '))}", result.stderr), words
 
 
 def test_after_twenty_bad_lines_the_rest_is_only_counted(zk: str, tmp_path: Path) -> None:
@@ -235,10 +215,82 @@ def test_piped_input_is_written_while_the_pipe_is_open_and_ends_on_interrupt(zk:
     assert "Traceback" not in said
 
 
-def test_unreachable_zookeeper_is_exit_code_4_within_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.zk.process.cli.CONNECT_TIMEOUT_S", 0.5)
+# ---- partitions of groups while topics are created, grow, are deleted and are created again
 
-    result = coordinator("127.0.0.1:1", "topics", "list")
 
-    assert (result.exit_code, result.stderr.count("\n")) == (4, 1)
-    assert result.stderr.startswith("error: no ZooKeeper server answered at 127.0.0.1:1")
+PATHS = GroupPaths("g")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "kind", "wanted"),
+    [
+        ("fl.*", WHITE_LIST, {"flights", "fleet"}),
+        ("fl.*,weather", BLACK_LIST, {"planes"}),
+        ('"planes"', WHITE_LIST, {"planes"}),
+    ],
+    ids=["white list", "black list", "a name as Kafka quotes it"],
+)
+def test_a_wildcard_group_reads_what_its_pattern_means(world: World, pattern: str, kind: str, wanted: set[str]) -> None:
+    world.coordinator()
+    for name in ("flights", "fleet", "weather", "planes", "__consumer_offsets"):
+        world.topic(name, 1)
+
+    consumer = world.consumer("g", "c1", {pattern: 1}, pattern=kind)
+
+    world.stable("g", 1)
+    eventually(lambda: {part.topic for part in consumer.held} == wanted, 5, "it holds what its pattern means")
+
+
+def test_sixty_topics_that_appear_at_once_make_a_history_that_can_be_read(world: World) -> None:
+    service = world.coordinator(rebalance_debounce_ms=500)
+    consumer = world.consumer("g", "c1", {"t.*": 1}, pattern=WHITE_LIST)
+    world.stable("g", 1)
+
+    names = [f"t-{'x' * 150}-{number}" for number in range(60)]
+    world.topic("model", 1)  # which the group does not mean
+    data = world.data(world.brokers.topic("model")) or b""
+    world.store.commit([Create(world.brokers.topic(name), data) for name in names])
+
+    eventually(lambda: len(consumer.held) == 60, 10, "all are read")
+    world.stable("g", 1)
+    eventually(lambda: all(r.finished_ms is not None for r in world.history("g")), 5, "each rebalance is finished")
+    assert service.problems.current() == {}
+
+
+def test_recreated_topic_is_another_topic_and_begins_at_the_earliest_offset(world: World) -> None:
+    world.coordinator()
+    old = world.topic("t", 2)
+    log = MemoryLog(end=50)
+    consumer = world.consumer("g", "c1", {"t": 1}, log=log)
+    before = world.stable("g", 1)
+    eventually(lambda: len(consumer.records) == 100, 10, "all is read")
+
+    world.remove(world.brokers.topic("t"))
+    gone = world.stable("g", 1, above=before.generation)
+    eventually(lambda: consumer.held == frozenset(), 5, "it is given up")
+    assert OffsetRecord.parse("", world.data(PATHS.offset("t", 0)) or b"").offset == 50
+    assert gone.left_out == {"t": "no such topic (yet)"}
+    new = world.topic("t", 3)
+
+    after = world.stable("g", 1, above=gone.generation)
+    assert (after.topics["t"], after.left_out) == (new.id, {})
+    assert new.id != old.id
+    eventually(lambda: len(consumer.records) == 100 + 150, 10, "the new topic is read from its beginning")
+    assert world.channel("g", "c1").running[TopicPartition("t", 0)] == 50
+
+
+def test_kafka_topic_without_an_id_is_distinguished_from_its_successor_by_czxid(world: World) -> None:
+    world.coordinator()
+    world.put(world.brokers.topic("t"), b'{"version":1,"partitions":{"0":[1],"1":[1]}}')
+    consumer = world.consumer("g", "c1", {"t": 1}, log=MemoryLog(end=10))
+    before = world.stable("g", 1)
+    eventually(lambda: len(consumer.records) == 20, 10, "all is read")
+
+    world.put(world.brokers.topic("t"), b'{"version":2,"partitions":{"0":[2],"1":[2]}}')
+    world.more_partitions("t", 2)
+    assert world.state("g").generation == before.generation, "other replicas are no other topic"
+    world.remove(world.brokers.topic("t"))
+    world.put(world.brokers.topic("t"), b'{"version":1,"partitions":{"0":[1],"1":[1]}}')
+
+    world.stable("g", 1, above=before.generation)
+    eventually(lambda: len(consumer.records) == 40, 10, "its successor is read from the beginning")

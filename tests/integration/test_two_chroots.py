@@ -91,16 +91,19 @@ def bench(worlds: list[World], tmp_path: Path) -> Iterator[SlotBench]:
         yield made
 
 
-def test_a_slot_in_a_folder_of_another_chroot_says_so_and_is_no_member(
-    worlds: list[World], bench: SlotBench, tmp_path: Path
-) -> None:
+def test_slot_in_a_folder_of_another_chroot_is_no_member(worlds: list[World], bench: SlotBench, tmp_path: Path) -> None:
     second, root = worlds[1], tmp_path / "segments"
     second.topic("t", 4)
     second.coordinator()
     before = files_in(root)
+    config = SlotConfig(
+        zk=second.zk, group="g", pool="p", log_dir="m", segments_dir=str(root), seal_interval_ms=20,
+        session_timeout_ms=SESSION_MS,
+    )  # fmt: skip
+    spec = SlotSpec(config, Subscription({"t": 1}), 0, "run-2", "0")
 
     with pytest.raises(ForeignFolder) as refused:
-        other_slot(second, root).run()
+        Slot(spec, MemoryLog(100), kazoo_factory(second.zk, SESSION_MS), ThreadRuntime()).run()
 
     assert str(refused.value).endswith(f"no other chroot uses the folder any more, remove {root}/g/{MARKER}")
     assert files_in(root) == before
@@ -109,16 +112,7 @@ def test_a_slot_in_a_folder_of_another_chroot_says_so_and_is_no_member(
     bench.all_sealed(4, 200)
 
 
-def other_slot(world: World, root: Path) -> Slot:
-    config = SlotConfig(
-        zk=world.zk, group="g", pool="p", log_dir="m", segments_dir=str(root), seal_interval_ms=20,
-        session_timeout_ms=SESSION_MS,
-    )  # fmt: skip
-    spec = SlotSpec(config, Subscription({"t": 1}), 0, "run-2", "0")
-    return Slot(spec, MemoryLog(100), kazoo_factory(world.zk, SESSION_MS), ThreadRuntime())
-
-
-def test_a_slot_whose_folder_was_taken_over_stops_sealing(
+def test_slot_whose_folder_is_taken_stops(
     worlds: list[World], bench: SlotBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("consumer.sealing.segment_files.CLAIM_AGAIN_S", 0.0)
@@ -187,9 +181,7 @@ def test_members_of_a_region_remove_no_states_of_another_chroot_and_say_so_once(
     assert f"reason=folder {tmp_path}/states/r belongs to another chroot" in said
 
 
-def test_a_member_writes_no_state_into_the_folder_of_another_chroot(
-    regions: list[CountingRegion], tmp_path: Path
-) -> None:
+def test_member_writes_no_state_into_another_chroots_folder(regions: list[CountingRegion], tmp_path: Path) -> None:
     first, second = regions
     before, member = files_in(tmp_path / "states"), second.members["c1"]
     member.padding = b"x" * 10_000

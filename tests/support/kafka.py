@@ -103,6 +103,11 @@ class Kafka:
         eventually(create, 20, f"topic {name} is created", ignoring=(KafkaException,))
         return eventually(lambda: self.topic_id(name, partitions), 10, f"{name} is known", ignoring=(KafkaException,))
 
+    def new_topic(self, partitions: int = 1, **config: str) -> tuple[str, str]:
+        """Create a topic; its name and its id."""
+        name = self.name()
+        return name, self.topic(name, partitions, **config)
+
     def topic_id(self, name: str, partitions: int = 1) -> str:
         found = self.admin.describe_topics(TopicCollection([name]))[name].result(10)
         has_leaders = all(part.leader is not None and part.leader.id >= 0 for part in found.partitions)

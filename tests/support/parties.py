@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 
 from coordinator.cli import main
 from coordinator.zk.security.access import ZooKeeperAccess, digest_identity, identities_of
-from coordinator.zk.security.policy import ALL, WORLD
+from coordinator.zk.security.policy import ALL, WORLD, AclPolicy
 from coordinator.zk.session.kazoo_store import KazooStore, open_kazoo
 from coordinator.zk.store import Acl, AclEntry
 
@@ -48,6 +48,11 @@ class Parties:
     def identity(self, name: str) -> str:
         (found,) = identities_of(self.access(name))
         return found
+
+    def policy(self, is_secure: bool) -> AclPolicy:
+        """That with a coordinator, an operator and a reader."""
+        one = [(self.identity(name),) for name in ("coordinator", "operator", "reader")]
+        return AclPolicy(is_secure=is_secure, coordinators=one[0], operators=one[1], readers=one[2])
 
     def session(self, name: str) -> KazooStore:
         """An open session; without credentials for the empty name."""
