@@ -378,9 +378,9 @@ BESIDE_A_TAKING_OUT = HARMLESS | {
 def test_group_is_taken_out_of_its_region_beside_a_change(zk: str, point: Point, change: str) -> None:
     with a_scene(zk, point) as scene:
         world = scene.world
-        topic = world.topic("t", 2)
+        world.topic("t", 2)
         group = MadeGroup(scene.store, region=GroupRegion("r"))
-        group.offsets_at(topic, {number: offset for (_, number), offset in MOVED.items()}, "id")
+        group.offsets_at(scene.topic, {number: offset for (_, number), offset in MOVED.items()})
         ensure(scene.store, REGION.skeleton)
         world.put(REGION.root, Region(groups=("g", "h")).to_bytes())
         world.put(REGION.checkpoints)
