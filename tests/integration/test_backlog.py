@@ -168,24 +168,6 @@ def test_no_clock_lets_a_query_expire_that_gives_its_signs_of_life(world: World,
     assert not backlog.is_expired("lively")
 
 
-def test_a_silent_query_expires_and_holds_nothing_back(world: World, backlog: Backlog) -> None:
-    names = backlog.seals(2)
-    backlog.finishes("silent")
-    collected = backlog.czxid(names[0])
-    backlog.finishes("lively", collected)
-    before = backlog.set_of_queries
-
-    def is_expired() -> bool:
-        backlog.finishes("lively", collected)
-        return backlog.is_expired("silent")
-
-    coordinator(world, query_retention_ms=1000)
-    eventually(is_expired, 10, "it is marked", pause_s=0.1)
-
-    eventually(lambda: backlog.left == names[1:], 10, "what the other has finished is collected")
-    assert backlog.set_of_queries == before + 1, "a reader of the set of queries sees a new version"
-
-
 def test_segment_that_was_closed_and_is_open_again_is_collected(world: World, tmp_path: Path) -> None:
     backlog = Backlog(world, tmp_path)
     names = backlog.seals(3)

@@ -13,11 +13,11 @@ import pytest
 
 from consumer.sealing.segment_files import MARKER, SegmentFolder
 from coordinator.zk.znodes.paths import GroupPaths
-from tests.integration.test_sealing import SlotBench
 from tests.support.ci import in_ci
 from tests.support.sealed import batches
+from tests.support.slots import SlotBench, slots
 from tests.support.wait import eventually
-from tests.support.world import World, a_world
+from tests.support.world import World
 
 PATHS = GroupPaths("g")
 FILE = "g/c/abc-0000000001.arrow"
@@ -70,19 +70,15 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 
 @pytest.fixture
-def bench(zk: str, disk: Disk) -> Iterator[SlotBench]:
-    with a_world(zk) as world:
-        bench = a_bench(world, disk.folder)
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """That of the segments, which does not exist yet without a disk of its own."""
+    return request.getfixturevalue("disk").folder if "disk" in request.fixturenames else tmp_path / "segments"
+
+
+@pytest.fixture
+def bench(served: World, folder: Path) -> Iterator[SlotBench]:
+    with slots(served, folder) as bench:
         yield bench
-        bench.close()
-
-
-def a_bench(world: World, folder: Path) -> SlotBench:
-    world.topic("t", 4)
-    world.coordinator()
-    bench = SlotBench(world, folder)
-    bench.post.keep(10)
-    return bench
 
 
 def test_full_disk_stops_sealing_loses_nothing_and_is_reported_until_freed(
@@ -110,25 +106,6 @@ def test_full_disk_stops_sealing_loses_nothing_and_is_reported_until_freed(
     assert len(disk.files) == len(bench.segments()) > len(files), "nothing half-written is left"
 
 
-def test_partitions_that_move_while_the_disk_is_full_lose_nothing(bench: SlotBench, disk: Disk) -> None:
-    first = bench.slot(0)
-    bench.end(100)
-    bench.all_sealed(4, 100)
-    disk.fill()
-    bench.end(500)
-    eventually(lambda: first.sealer.failed >= 1, 15, "the disk is full")
-
-    bench.slot(1)
-    state = bench.world.stable("g", 2)
-    first.stop("one is enough")
-    bench.world.stable("g", 1, above=state.generation)
-
-    assert set(bench.world.offsets("g").values()) == {100}, "nothing has moved"
-    disk.make_room()
-    bench.all_sealed(4, 500)
-    assert len(disk.files) == len(bench.segments())
-
-
 def test_a_file_that_fills_the_disk_half_way_is_removed(disk: Disk) -> None:
     large = [batch for _ in range(200) for batch in batches(0, 0, 1000)]
     assert sum(batch.nbytes for batch in large) > 2 * (4 << 20)
@@ -139,34 +116,24 @@ def test_a_file_that_fills_the_disk_half_way_is_removed(disk: Disk) -> None:
     assert disk.files == []
 
 
-def test_a_folder_that_cannot_be_made_stops_sealing_until_it_can(zk: str, tmp_path: Path) -> None:
-    (tmp_path / "segments").write_text("in the way")
-    with a_world(zk) as world:
-        bench = a_bench(world, tmp_path / "segments")
-        try:
-            slot = bench.slot(0)
-            bench.end(100)
-            eventually(lambda: slot.sealer.failed >= 2, 15, "it has tried")
-            assert str(tmp_path / "segments") in str(slot.sealer.problem)
-            assert bench.segments() == []
-            (tmp_path / "segments").unlink()
-            bench.all_sealed(4, 100)
-        finally:
-            bench.close()
+def test_a_folder_that_cannot_be_made_stops_sealing_until_it_can(bench: SlotBench, folder: Path) -> None:
+    folder.write_text("in the way")
+    slot = bench.slot(0)
+    bench.end(100)
+    eventually(lambda: slot.sealer.failed >= 2, 15, "it has tried")
+    assert str(folder) in str(slot.sealer.problem)
+    assert bench.segments() == []
+    folder.unlink()
+    bench.all_sealed(4, 100)
 
 
-def test_a_folder_that_vanishes_is_made_again(zk: str, tmp_path: Path) -> None:
-    with a_world(zk) as world:
-        bench = a_bench(world, tmp_path / "segments")
-        try:
-            bench.slot(0)
-            bench.end(100)
-            bench.all_sealed(4, 100)
-            (tmp_path / "segments").rename(tmp_path / "gone")
-            bench.grow(200)
-        finally:
-            bench.close()
-        assert [path for path in (tmp_path / "segments").rglob("*.arrow")]
+def test_a_folder_that_vanishes_is_made_again(bench: SlotBench, folder: Path) -> None:
+    bench.slot(0)
+    bench.end(100)
+    bench.all_sealed(4, 100)
+    folder.rename(folder.with_name("gone"))
+    bench.grow(200)
+    assert [path for path in folder.rglob("*.arrow")]
 
 
 @pytest.mark.parametrize("call", [1, 2, 3, 4])

@@ -12,22 +12,15 @@ import pyarrow as pa
 import pytest
 
 from consumer.errors import ForeignFolder, SegmentError
-from consumer.sealing.segment_check import ORPHAN_AFTER_S, sweep
 from consumer.sealing.segment_files import SegmentFolder, claim, segment_file
 from consumer.spark.source.rewind import PROVIDER, PROVIDERS, CheckpointFiles
 from consumer.spark.source.segment_index import SourceOffset
 from coordinator.zk.errors import UsageError
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.store import Create, Delete
-from coordinator.zk.update import ensure
 from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import Channel
-from coordinator.zk.znodes.segments import Segment
 from tests.support.memlog import MemoryLog
 from tests.support.object_store import CREDENTIALS, object_store
 from tests.support.region import CountingRegion
 from tests.support.sealed import records_in
-from tests.support.world import World
 
 pytestmark = pytest.mark.real_zookeeper("the object store is a process")
 
@@ -102,18 +95,6 @@ def test_file_that_is_missing_or_of_another_size_is_reported(folder: SegmentFold
         list(records_in(folder, file, size - 1, 10))
 
 
-def test_a_flipped_bit_is_found_by_the_checksum_of_its_batch(folder: SegmentFolder) -> None:
-    file = segment_file("flipped", "c", "abc", 1)
-    size = folder.write(file, batches())
-    whole = folder.read_bytes(file, size)
-    assert sum(batch.num_rows for batch in records_in(folder, file, size, 10)) == 10
-
-    folder.write_bytes(file, whole.replace(b"t-0-7", b"t-0-6"))
-
-    with pytest.raises(SegmentError, match=r"flipped/c/.* cannot be read: CRC32C [0-9a-f]{8}, and [0-9a-f]{8} was wr"):
-        list(records_in(folder, file, size, 10))
-
-
 def test_file_of_a_failed_write_is_removed(folder: SegmentFolder) -> None:
     def broken() -> Iterator[pa.RecordBatch]:
         yield from batches()
@@ -146,31 +127,6 @@ def test_a_uri_with_credentials_is_refused_and_not_repeated(place: str) -> None:
     with pytest.raises(UsageError, match="segments_dir has credentials") as refused:
         SegmentFolder(place)
     assert "word" not in str(refused.value)
-
-
-class Later(ThreadRuntime):
-    """A clock that is ahead, so that files are old enough."""
-
-    def wall_ms(self) -> int:
-        return super().wall_ms() + int(ORPHAN_AFTER_S * 1000) + 60_000
-
-
-def test_the_sweep_removes_the_files_of_segments_that_were_collected(folder: SegmentFolder, world: World) -> None:
-    ensure(world.store, PATHS.skeleton)
-    files = [segment_file("g", "c", "abc", number) for number in range(1, 5)]
-    names = []
-    for file in files[:3]:
-        segment = Segment(file, folder.url, 10, folder.write(file, batches()), (), "c", "abc", 1)
-        (path,) = world.store.commit([Create(PATHS.segment_prefix, segment.to_bytes(), sequential=True)])
-        names.append(path)
-    folder.write(files[3], batches())  # written, and not sealed yet
-    channel = Channel(incarnation="abc", sealed=files[2])
-    world.store.commit([Create(PATHS.channel("c"), channel.to_bytes())])
-    world.store.commit([Delete(names[0])])  # the coordinator, which reaches no object store
-
-    assert sweep(world.store, ThreadRuntime(), folder, "g") == 0  # too young
-    assert sweep(world.store, Later(), folder, "g") == 1
-    assert sorted(found.file for found in folder.list("g")) == files[1:]
 
 
 def test_states_of_a_consistent_region_are_stored_on_an_object_store(folder: SegmentFolder, r: CountingRegion) -> None:

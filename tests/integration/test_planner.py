@@ -1,6 +1,6 @@
 """Batches planned from znodes: they join, replays are equal, and missing segments are never skipped.
 
-Most cases are the stories of `queries.txt`.
+Most cases are the stories of `queries.txt` and `batch_reads.txt`.
 """
 
 from __future__ import annotations
@@ -12,87 +12,34 @@ from pathlib import Path
 import pytest
 
 from consumer.errors import SegmentError
-from consumer.spark.source.planner import Planner, packed
+from consumer.spark.source.data_source import records
+from consumer.spark.source.planner import MAY_BE_COLLECTED, BatchPlanner, Planner, packed
 from consumer.spark.source.query_znode import QueryRemoved, QueryTakenOver
 from consumer.spark.source.segment_index import Sealed, SourceOffset
-from coordinator.retention.segments import SeenQueries, SegmentCollector
+from coordinator.retention.segments import SeenQueries
 from coordinator.zk.errors import OutcomeUnknown
 from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Create, Delete, Operation, SetData
+from coordinator.zk.store import Create, Delete, Operation, SetData, Store
 from coordinator.zk.znodes.partitions import LOST, RESET, Discontinuity, TopicPartition
-from coordinator.zk.znodes.paths import COORDINATOR_EPOCH
-from coordinator.zk.znodes.records import EpochRecord
-from coordinator.zk.znodes.segments import QUERY_ABSENCE_S, Segment
+from coordinator.zk.znodes.segments import Segment
 from tests.support.client_side import Hooked
 from tests.support.queries import SESSION_MS, QueryBench, QueryStory, later, names, restarted
-from tests.support.sealed import a_collector
 from tests.support.stores import Behind, DeafStore
 from tests.support.stories import play, stories
 from tests.support.wait import eventually
-from tests.support.world import a_world
 from tests.support.world import expire as end_session
 
-STORIES = Path(__file__).with_name("queries.txt")
+QUERIES, BATCH_READS = (Path(__file__).with_name(name) for name in ("queries.txt", "batch_reads.txt"))
 
 
-@pytest.mark.parametrize("title", stories(STORIES))
+@pytest.mark.parametrize("title", stories(QUERIES))
 def test_query(bench: QueryBench, title: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> None:
-    play(request, STORIES, title, QueryStory(bench, caplog))
+    play(request, QUERIES, title, QueryStory(bench, caplog))
 
 
-# ---- without a name of its own, when its session has ended
-
-
-@pytest.fixture
-def paused(bench: QueryBench) -> tuple[Planner, SourceOffset, SegmentCollector]:
-    """An unnamed query with an unread segment whose session has ended, and a collector that has seen both.
-
-    Another query has finished everything, and nothing is retained.
-    """
-    bench.seal()
-    planner, _, end = bench.ran("")
-    bench.query("named", bench.seal())
-    bench.clock.ahead_s += 2
-    planner.latest(end)
-    bench.store.commit([Create(COORDINATOR_EPOCH, EpochRecord(1).to_bytes())])
-    collector = a_collector(bench.store, bench.clock)
-    collector.collect(["g"])
-    assert planner._sessions.living is not None
-    end_session(planner._sessions.living)
-    eventually(lambda: [*bench.queries] == ["named"], 5, "the session has ended")
-    collector.collect(["g"])
-    return planner, end, collector
-
-
-@pytest.mark.real_zookeeper("it is about the end of a session")
-def test_unnamed_query_whose_session_expired_reads_on_what_others_have_finished(
-    bench: QueryBench, paused: tuple[Planner, SourceOffset, SegmentCollector]
-) -> None:
-    planner, end, collector = paused
-    bench.clock.ahead_s += QUERY_ABSENCE_S - 60
-    collector.collect(["g"])
-
-    newest = later(planner, end)
-    assert names(planner.plan(end, newest)) == ["segment-0000000001"]
-    bench.clock.ahead_s += QUERY_ABSENCE_S
-    collector.collect(["g"])
-    assert bench.left == ["segment-0000000001"], "it holds it back again until it has finished"
-    planner.latest(newest)
-    collector.collect(["g"])
-    assert bench.left == []
-
-
-@pytest.mark.real_zookeeper("it is about the end of a session")
-def test_unnamed_query_whose_session_expired_long_ago_holds_nothing_back(
-    bench: QueryBench, paused: tuple[Planner, SourceOffset, SegmentCollector]
-) -> None:
-    _, _, collector = paused
-    assert bench.left == ["segment-0000000001"]
-    bench.clock.ahead_s += QUERY_ABSENCE_S
-
-    collector.collect(["g"])
-
-    assert bench.left == []
+@pytest.mark.parametrize("title", stories(BATCH_READS))
+def test_read(bench: QueryBench, title: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> None:
+    play(request, BATCH_READS, title, QueryStory(bench, caplog))
 
 
 @pytest.mark.parametrize(
@@ -232,18 +179,6 @@ def test_a_query_is_not_taken_for_removed_because_a_server_lags(bench: QueryBenc
     planner._sessions.living.lacks = lambda path: "/queries/" in path
 
     assert planner.latest(end) == end
-
-
-@pytest.mark.parametrize("fails", [True, False], ids=["failOnDataLoss", "no failOnDataLoss"])
-def test_query_that_plans_a_batch_again_skips_no_segment_because_a_server_lags(bench: QueryBench, fails: bool) -> None:
-    sealed = [bench.seal() for _ in range(3)]
-    planner, start, end = bench.ran(fail_on_data_loss=fails)
-    planner.close()
-    newer = {bench.paths.segment(name) for name in sealed[1:]}
-
-    again = bench.planner(front=lambda store: Behind(store, newer.__contains__), fail_on_data_loss=fails)
-
-    assert names(again.plan(start, end)) == sealed
 
 
 @pytest.mark.parametrize("fails", [True, False], ids=["failOnDataLoss", "no failOnDataLoss"])
@@ -401,26 +336,46 @@ def test_segments_are_packed_in_order_into_runs_of_about_the_same_size() -> None
     assert packed([], 2) == []
 
 
-# ---- with the coordinator
+# ---- batch reads
 
 
-def test_coordinator_collects_only_segments_finished_by_every_query(bench: QueryBench, zk: str) -> None:
-    with a_world(zk) as world:
-        sealed = [bench.seal(), bench.seal(), bench.seal()]
-        slow, fast = bench.planner(query="slow"), bench.planner(query="fast")
-        at = {planner: planner.initial() for planner in (slow, fast)}
-        for planner, rows in ((slow, 10), (fast, 0)):
-            end = planner.latest(at[planner], max_rows=rows)
-            planner.plan(at[planner], end)
-            bench.clock.ahead_s += 2
-            planner.latest(end)
-            at[planner] = end
-        world.topic("t", 1)
-        world.consumer("g", "c1", {"t": 1})
-        world.coordinator(sweep_interval_ms=200, segment_retention_ms=0)
-        eventually(lambda: bench.store.get(bench.paths.segment(sealed[0])) is None, 10, "the first is collected")
-        assert all(bench.store.get(bench.paths.segment(name)) for name in sealed[1:])
-        assert names(slow.plan(at[slow], slow.latest(at[slow]))) == sealed[1:]
-        late = bench.planner(query="late")
-        start = late.initial()
-        assert names(late.plan(start, late.latest(start))) == sealed[1:]
+def test_batch_read_finds_a_group_that_a_lagging_server_does_not_know_yet(bench: QueryBench) -> None:
+    name = bench.seal()
+    planner = bench.batch_planner(front=lambda store: Behind(store, lambda path: path.startswith(bench.paths.segments)))
+
+    assert names(planner.plan_all()) == [name]
+
+
+def test_segments_collected_while_a_batch_read_is_planned_are_left_out_whole(bench: QueryBench) -> None:
+    sealed = [bench.seal(), bench.seal()]
+
+    class CollectedMeanwhile(BatchPlanner):
+        """The oldest segment is collected between the first listing and the check of the files."""
+
+        def _listed(self, store: Store) -> list[Sealed]:
+            found = super()._listed(store)
+            if sealed[0] in bench.left:
+                bench.path(sealed[0]).unlink()
+                bench.collect(sealed[:1])
+            return found
+
+    assert names(bench.batch_planner(CollectedMeanwhile).plan_all()) == sealed[1:]
+
+
+def test_a_segment_collected_between_planning_and_reading_fails_the_read_by_name(bench: QueryBench) -> None:
+    name = bench.seal()
+    ((sealed,),) = bench.batch_planner().plan_all()
+    bench.path(name).unlink()
+    with pytest.raises(SegmentError, match=rf"segment {name} .* is missing; .* may have been collected since"):
+        list(records([sealed], False, MAY_BE_COLLECTED))
+
+
+def test_earliest_of_a_new_query_is_logged_with_what_was_collected(
+    bench: QueryBench, caplog: pytest.LogCaptureFixture
+) -> None:
+    sealed = [bench.seal(), bench.seal()]
+    collected = bench.czxid(sealed[0])
+    bench.collect(sealed[:1])
+    with caplog.at_level("INFO"):
+        bench.planner().initial()
+    assert f"after=earliest collected_up_to={collected}" in caplog.text

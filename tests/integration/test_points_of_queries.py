@@ -1,4 +1,7 @@
-"""What somebody else changes between any two requests of a query, or of a collection, loses no segment of any query."""
+"""What somebody else changes between any two requests of a query, or of a collection, loses no segment of any query.
+
+Beside a rewind it leaves the query where it was, or at the checkpoint, or refused.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ import pytest
 from consumer.errors import SegmentError
 from consumer.spark.source.options import SourceConfig
 from consumer.spark.source.planner import BatchPlanner, Planner
-from consumer.spark.source.query_znode import QueryRemoved, QueryTakenOver
+from consumer.spark.source.query_znode import PUBLISH_S, QueryRemoved, QueryRewound, QueryTakenOver
+from consumer.spark.source.rewind import CheckpointFiles, NotRewindable
 from consumer.spark.source.segment_index import LIST_AGAIN_S, SourceOffset
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo
@@ -23,9 +27,19 @@ from coordinator.zk.znodes.records import EpochRecord
 from coordinator.zk.znodes.segments import SegmentsRecord
 from tests.support.clock import Ahead
 from tests.support.cuts import HandMadeRegion
-from tests.support.points import Point, at_every_point, in_virtual_time, reply_is_lost, session_ends
+from tests.support.points import (
+    Point,
+    at_points,
+    nothing,
+    outcome,
+    reply_is_lost,
+    reply_to_a_commit_is_lost,
+    session_ends,
+)
+from tests.support.ran_query import Ran
 from tests.support.sealed import SealedGroup, a_collector
 from tests.support.wait import within
+from tests.support.world import World, a_world
 
 SESSION_MS = 4000
 LONG_S = 8 * 86_400.0
@@ -119,10 +133,6 @@ def read_by_watch(planner: Planner, start: SourceOffset, last: str) -> tuple[lis
 # ---- what others do
 
 
-def segment_is_sealed(scene: Scene) -> None:
-    scene.seals()
-
-
 def coordinator_collects(scene: Scene) -> None:
     """Two rounds: the second knows what the first has listed."""
     collector = a_collector(scene.open())
@@ -139,50 +149,51 @@ def coordinator_collects_after_a_seal(scene: Scene) -> None:
     coordinator_collects(scene)
 
 
-CHANGES = [segment_is_sealed, coordinator_collects, coordinator_collects_after_a_seal, session_ends, reply_is_lost]
-Change = Callable[[Scene], None]
+Changes = dict[str, Callable[[Scene], object]]
+CHANGES: Changes = {
+    "a segment is sealed": Scene.seals,
+    "the coordinator collects": coordinator_collects,
+    "the coordinator collects after a seal": coordinator_collects_after_a_seal,
+    "its session ends": session_ends,
+    "a reply is lost": reply_is_lost,
+}
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_new_query_reads_all_segments_since_its_registration(change: Change) -> None:
-    def play(zk: str, point: Point) -> None:
-        with a_scene(zk, point) as scene:
-            before: list[str] = []
+@at_points(over=8)
+def test_new_query_reads_all_segments_since_its_registration(zk: str, point: Point, change: str) -> None:
+    with a_scene(zk, point) as scene:
+        before: list[str] = []
 
-            def happens() -> None:
-                is_registered = "q" in scene.queries
-                before.extend(scene.left if is_registered else [])
-                change(scene)
-                before.extend(scene.left)
+        def happens() -> None:
+            before.extend(scene.left if "q" in scene.queries else [])
+            CHANGES[change](scene)
+            before.extend(scene.left)
 
-            planner = scene.planner()
-            with point.sequence(happens):
-                names, end = read_on(planner, planner.initial())
-            scene.seals()
-            more, _ = read_by_watch(planner, end, scene.sealed[-1])
-            assert names + more == sorted({*before, scene.sealed[-1]}), (names, more)
-
-    assert at_every_point(in_virtual_time(play)) > 8
+        planner = scene.planner()
+        with point.sequence(happens):
+            names, end = read_on(planner, planner.initial())
+        scene.seals()
+        more, _ = read_by_watch(planner, end, scene.sealed[-1])
+        assert names + more == sorted({*before, scene.sealed[-1]}), (names, more)
 
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_query_reads_on_without_a_hole(change: Change, is_restarted: bool) -> None:
-    def play(zk: str, point: Point) -> None:
-        with a_scene(zk, point) as scene:
+@at_points(over=4)
+def test_query_reads_on_without_a_hole(zk: str, point: Point, change: str, is_restarted: bool) -> None:
+    with a_scene(zk, point) as scene:
+        planner = scene.planner()
+        names, end = read_on(planner, planner.initial())
+        scene.seals()
+        if is_restarted:
+            planner.close()
             planner = scene.planner()
-            names, end = read_on(planner, planner.initial())
-            scene.seals()
-            if is_restarted:
-                planner.close()
-                planner = scene.planner()
-            with point.sequence(lambda: change(scene)):
-                some, end = read_by_watch(planner, end, scene.sealed[-1])
-            scene.seals()
-            more, _ = read_by_watch(planner, end, scene.sealed[-1])
-            assert names + some + more == scene.sealed
-
-    assert at_every_point(in_virtual_time(play)) > 4
+        with point.sequence(lambda: CHANGES[change](scene)):
+            some, end = read_by_watch(planner, end, scene.sealed[-1])
+        scene.seals()
+        more, _ = read_by_watch(planner, end, scene.sealed[-1])
+        assert names + some + more == scene.sealed
 
 
 def goes_on(planner: Planner, end: SourceOffset) -> bool:
@@ -196,59 +207,54 @@ def goes_on(planner: Planner, end: SourceOffset) -> bool:
 
 
 @pytest.mark.parametrize("is_new", [True, False])
-def test_of_two_runs_of_a_query_the_newer_alone_goes_on(is_new: bool) -> None:
-    def play(zk: str, point: Point) -> None:
-        with a_scene(zk, point) as scene:
-            planner, ends, others = scene.planner(), list[SourceOffset](), list[Planner]()
-            if not is_new:
-                ends.append(read_on(planner, planner.initial())[1])
-                scene.seals()
-                scene.clock.ahead_s += 2  # it has something to publish
-
-            def happens() -> None:
-                other = scene.planner()
-                others.append(other)
-                read_on(other, ends[-1] if ends else other.initial())
-
-            end = None
-            try:
-                with point.sequence(happens):
-                    _, end = read_on(planner, ends[-1] if ends else planner.initial())
-            except QueryTakenOver:
-                assert others
-            (other,) = others
+@at_points(over=4)
+def test_of_two_runs_of_a_query_the_newer_alone_goes_on(zk: str, point: Point, is_new: bool) -> None:
+    with a_scene(zk, point) as scene:
+        planner, ends, others = scene.planner(), list[SourceOffset](), list[Planner]()
+        if not is_new:
+            ends.append(read_on(planner, planner.initial())[1])
             scene.seals()
-            went_on = [each for each in (planner, other) if end is not None and goes_on(each, end)]
-            assert len(went_on) == (end is not None)
-            if not is_new:
-                assert planner not in went_on
+            scene.clock.ahead_s += 2  # it has something to publish
 
-    assert at_every_point(in_virtual_time(play)) > 4
+        def happens() -> None:
+            other = scene.planner()
+            others.append(other)
+            read_on(other, ends[-1] if ends else other.initial())
+
+        end = None
+        try:
+            with point.sequence(happens):
+                _, end = read_on(planner, ends[-1] if ends else planner.initial())
+        except QueryTakenOver:
+            assert others
+        (other,) = others
+        scene.seals()
+        went_on = [each for each in (planner, other) if end is not None and goes_on(each, end)]
+        assert len(went_on) == (end is not None)
+        assert is_new or planner not in went_on
 
 
-def test_replaced_run_whose_segments_are_collected_ends_as_replaced() -> None:
-    def play(zk: str, point: Point) -> None:
-        with a_scene(zk, point) as scene:
-            planner = scene.planner()
-            _, start = read_on(planner, planner.initial())
-            scene.seals()
-            end = planner.latest(start)
-            scene.seals()
+@at_points(over=1)
+def test_replaced_run_whose_segments_are_collected_ends_as_replaced(zk: str, point: Point) -> None:
+    with a_scene(zk, point) as scene:
+        planner = scene.planner()
+        _, start = read_on(planner, planner.initial())
+        scene.seals()
+        end = planner.latest(start)
+        scene.seals()
 
-            def happens() -> None:
-                other = scene.planner()
-                _, after = read_on(other, start)
-                scene.clock.ahead_s += 2  # it has something to publish
-                other.latest(after)
-                coordinator_collects_after_a_seal(scene)
-                assert scene.collected > end.czxid
+        def happens() -> None:
+            other = scene.planner()
+            _, after = read_on(other, start)
+            scene.clock.ahead_s += 2  # it has something to publish
+            other.latest(after)
+            coordinator_collects_after_a_seal(scene)
+            assert scene.collected > end.czxid
 
-            with point.sequence(happens), suppress(QueryTakenOver):
-                planner.plan(start, end)
-            with pytest.raises(QueryTakenOver):
-                planner.latest(end)
-
-    assert at_every_point(in_virtual_time(play)) > 1
+        with point.sequence(happens), suppress(QueryTakenOver):
+            planner.plan(start, end)
+        with pytest.raises(QueryTakenOver):
+            planner.latest(end)
 
 
 def is_removed(planner: Planner, end: SourceOffset) -> bool:
@@ -259,38 +265,32 @@ def is_removed(planner: Planner, end: SourceOffset) -> bool:
     return False
 
 
-def test_query_removed_between_any_two_requests_does_not_register_again() -> None:
-    def play(zk: str, point: Point) -> None:
-        with a_scene(zk, point) as scene:
-            planner = scene.planner()
-            _, end = read_on(planner, planner.initial())
-            scene.seals()
-            try:
-                with point.sequence(scene.group.remove_query):
-                    read_on(planner, end)
-                within(lambda: is_removed(planner, end), READ_AGAIN_S / 2, "the watch has fired")
-            except QueryRemoved:
-                pass
-            assert scene.queries == {"fast"}
-
-    at_every_point(in_virtual_time(play))
+@at_points(over=0)
+def test_query_removed_between_any_two_requests_does_not_register_again(zk: str, point: Point) -> None:
+    with a_scene(zk, point) as scene:
+        planner = scene.planner()
+        _, end = read_on(planner, planner.initial())
+        scene.seals()
+        with suppress(QueryRemoved):
+            with point.sequence(scene.group.remove_query):
+                read_on(planner, end)
+            within(lambda: is_removed(planner, end), READ_AGAIN_S / 2, "the watch has fired")
+        assert scene.queries == {"fast"}
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_batch_read_is_planned_without_a_hole(change: Change) -> None:
-    def play(zk: str, point: Point) -> None:
-        with a_scene(zk, point) as scene:
-            planner = scene.batch_planner()
-            before = scene.left
-            with point.sequence(lambda: change(scene)):
-                found = [sealed.name for run in planner.plan_all() for sealed in run]
-            planner.close()
-            all_now = scene.sealed
-            assert found == [name for name in all_now if name in found], "one prefix, without a hole"
-            assert set(before) <= set(found) or not set(before) & set(scene.left), found
-            assert found and all_now.index(found[-1]) - all_now.index(found[0]) == len(found) - 1
-
-    assert at_every_point(in_virtual_time(play)) > 3
+@at_points(over=3)
+def test_batch_read_is_planned_without_a_hole(zk: str, point: Point, change: str) -> None:
+    with a_scene(zk, point) as scene:
+        planner = scene.batch_planner()
+        before = scene.left
+        with point.sequence(lambda: CHANGES[change](scene)):
+            found = [sealed.name for run in planner.plan_all() for sealed in run]
+        planner.close()
+        all_now = scene.sealed
+        assert found == [name for name in all_now if name in found], "one prefix, without a hole"
+        assert set(before) <= set(found) or not set(before) & set(scene.left), found
+        assert found and all_now.index(found[-1]) - all_now.index(found[0]) == len(found) - 1
 
 
 # ---- batches that end at checkpoints
@@ -317,56 +317,55 @@ class Region(Scene):
         number = self.region.cut()
         self.cuts[number] = self.region.czxid(number)
 
+    def completes_beside_seals(self) -> None:
+        """Fetchers seal before it and, at once, after it."""
+        self.seals()
+        self.completes()
+        self.seals()
 
-def checkpoint_completes_alone(scene: Region) -> None:
-    scene.completes()
-
-
-def checkpoint_completes(scene: Region) -> None:
-    """Fetchers seal before it and, at once, after it."""
-    scene.seals()
-    scene.completes()
-    scene.seals()
-
-
-def checkpoint_is_retired(scene: Region) -> None:
-    checkpoint_completes(scene)
-    oldest = min(scene.cuts)
-    del scene.cuts[oldest]
-    scene.region.retire(oldest)
+    def retires(self) -> None:
+        self.completes_beside_seals()
+        oldest = min(self.cuts)
+        del self.cuts[oldest]
+        self.region.retire(oldest)
 
 
-@pytest.mark.parametrize(
-    "change", [checkpoint_completes_alone, checkpoint_completes, checkpoint_is_retired, session_ends, reply_is_lost]
-)
-def test_aligned_batches_end_at_every_checkpoint(change: Callable[[Region], None]) -> None:
-    def play(zk: str, point: Point) -> None:
-        with TemporaryDirectory() as folder, closing(Region(zk, Path(folder), point)) as scene:
-            checkpoint_completes(scene)
-            planner = scene.planner(align_checkpoints=True)
-            ends, found = [planner.initial()], list[list[str]]()
+CUTS: dict[str, Callable[[Region], object]] = {
+    "a checkpoint completes alone": Region.completes,
+    "a checkpoint completes": Region.completes_beside_seals,
+    "a checkpoint is retired": Region.retires,
+    "its session ends": session_ends,
+    "a reply is lost": reply_is_lost,
+}
 
-            def has_all() -> bool:
-                names, end = read_on(planner, ends[-1])
-                found.append(names)
-                ends.append(end)
-                return end.segment == scene.sealed[-1]
 
-            with point.sequence(lambda: change(scene)):
-                within(has_all, LIST_AGAIN_S / 2, "all is read")
-            scene.seals()
-            scene.completes()
-            within(lambda: has_all() and ends[-1].checkpoint == max(scene.cuts), LIST_AGAIN_S / 2, "the end is reached")
-            assert [name for names in found for name in names] == scene.sealed
-            at = {end.checkpoint: end.czxid for end in ends if end.checkpoint}
-            for number, cut in scene.cuts.items():
-                last = max(czxid for czxid in scene.czxids.values() if czxid < cut)
-                assert last in at.values(), f"a batch ends at checkpoint {number}"
-                assert at.get(number, last) == last, "no segment is between a batch's end and its checkpoint"
-                sides = [{scene.czxids[name] < cut for name in names} for names in found]
-                assert {True, False} not in sides, f"a batch is on both sides of checkpoint {number}"
+@pytest.mark.parametrize("change", CUTS)
+@at_points(over=5)
+def test_aligned_batches_end_at_every_checkpoint(zk: str, point: Point, change: str) -> None:
+    with TemporaryDirectory() as folder, closing(Region(zk, Path(folder), point)) as scene:
+        scene.completes_beside_seals()
+        planner = scene.planner(align_checkpoints=True)
+        ends, found = [planner.initial()], list[list[str]]()
 
-    assert at_every_point(in_virtual_time(play)) > 5
+        def has_all() -> bool:
+            names, end = read_on(planner, ends[-1])
+            found.append(names)
+            ends.append(end)
+            return end.segment == scene.sealed[-1]
+
+        with point.sequence(lambda: CUTS[change](scene)):
+            within(has_all, LIST_AGAIN_S / 2, "all is read")
+        scene.seals()
+        scene.completes()
+        within(lambda: has_all() and ends[-1].checkpoint == max(scene.cuts), LIST_AGAIN_S / 2, "the end is reached")
+        assert [name for names in found for name in names] == scene.sealed
+        at = {end.checkpoint: end.czxid for end in ends if end.checkpoint}
+        for number, cut in scene.cuts.items():
+            last = max(czxid for czxid in scene.czxids.values() if czxid < cut)
+            assert last in at.values(), f"a batch ends at checkpoint {number}"
+            assert at.get(number, last) == last, "no segment is between a batch's end and its checkpoint"
+            sides = [{scene.czxids[name] < cut for name in names} for names in found]
+            assert {True, False} not in sides, f"a batch is on both sides of checkpoint {number}"
 
 
 # ---- a collection
@@ -392,72 +391,153 @@ def query_registers_and_reads(scene: Scene) -> None:
 
 def pause_by_hand(scene: Scene) -> None:
     """As an operator: with what has been collected."""
-    scene.store.commit(
-        [SetData(scene.group.paths.segments, SegmentsRecord(scene.collected, paused="by hand").to_bytes())]
-    )
+    record = SegmentsRecord(scene.collected, paused="by hand")
+    scene.store.commit([SetData(scene.group.paths.segments, record.to_bytes())])
 
 
-@pytest.mark.parametrize(
-    "change", [query_registers, query_registers_and_reads, pause_by_hand, segment_is_sealed, coordinator_collects]
-)
-def test_collection_leaves_what_a_query_has_not_finished(change: Change) -> None:
-    def play(zk: str, point: Point) -> None:
-        with a_scene(zk, point) as scene:
-            collector = a_collector(scene.open_pointed())
-            names = list(scene.sealed)
-            with point.sequence(lambda: change(scene)):
-                for _ in range(2):
-                    collector.collect(["g"])
-            collector.collect(["g"])
-            if scene.late is not None:
-                assert set(scene.unfinished) <= set(scene.left), "what it has not finished stays"
-                scene.seals()
-                planner, start = scene.late
-                assert read_by_watch(planner, start, scene.sealed[-1])[0] == [*scene.unfinished, scene.sealed[-1]]
-            else:
-                assert scene.left == [name for name in scene.sealed if name not in names]
-            first = scene.group.czxid(scene.left[0]) if scene.left else 1 << 62
-            assert scene.collected < first
-            assert bool(scene.collected) == (len(scene.left) < len(scene.sealed))
-            folder = Path(scene.group.folder.path("x")).parent
-            files = {path.name for path in folder.rglob("*.arrow")}
-            assert {scene.group.path(name).name for name in scene.left} <= files
-            if change is pause_by_hand:
-                node = scene.store.get(scene.group.paths.segments)
-                assert node is not None and b"by hand" in node.data
+BESIDE_A_COLLECTION: Changes = {
+    "a query registers": query_registers,
+    "a query registers and reads": query_registers_and_reads,
+    "a pause by hand": pause_by_hand,
+    "a segment is sealed": Scene.seals,
+    "the coordinator collects": coordinator_collects,
+}
 
-    assert at_every_point(in_virtual_time(play)) > 5
+
+@pytest.mark.parametrize("change", BESIDE_A_COLLECTION)
+@at_points(over=5)
+def test_collection_leaves_what_a_query_has_not_finished(zk: str, point: Point, change: str) -> None:
+    with a_scene(zk, point) as scene:
+        collector = a_collector(scene.open_pointed())
+        names = list(scene.sealed)
+        with point.sequence(lambda: BESIDE_A_COLLECTION[change](scene)):
+            for _ in range(2):
+                collector.collect(["g"])
+        collector.collect(["g"])
+        if scene.late is not None:
+            assert set(scene.unfinished) <= set(scene.left), "what it has not finished stays"
+            scene.seals()
+            planner, start = scene.late
+            assert read_by_watch(planner, start, scene.sealed[-1])[0] == [*scene.unfinished, scene.sealed[-1]]
+        else:
+            assert scene.left == [name for name in scene.sealed if name not in names]
+        first = scene.group.czxid(scene.left[0]) if scene.left else 1 << 62
+        assert scene.collected < first
+        assert bool(scene.collected) == (len(scene.left) < len(scene.sealed))
+        folder = Path(scene.group.folder.path("x")).parent
+        files = {path.name for path in folder.rglob("*.arrow")}
+        assert {scene.group.path(name).name for name in scene.left} <= files
+        if change == "a pause by hand":
+            node = scene.store.get(scene.group.paths.segments)
+            assert node is not None and b"by hand" in node.data
 
 
 # ---- an expiry
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_query_that_is_back_beside_its_expiry_reads_on_or_says_so(is_restarted: bool) -> None:
-    def play(zk: str, point: Point) -> None:
-        with a_scene(zk, point) as scene:
-            silent = scene.planner()
-            _, read = read_on(silent, silent.initial())
-            unread = [scene.seals() for _ in range(2)]
-            collector = a_collector(scene.open_pointed(), scene.clock)
+@at_points(over=5)
+def test_query_that_is_back_beside_its_expiry_reads_on_or_says_so(zk: str, point: Point, is_restarted: bool) -> None:
+    with a_scene(zk, point) as scene:
+        silent = scene.planner()
+        _, read = read_on(silent, silent.initial())
+        unread = [scene.seals() for _ in range(2)]
+        collector = a_collector(scene.open_pointed(), scene.clock)
+        collector.collect(["g"])
+        scene.clock.ahead_s += LONG_S
+        scene.group.query("alive", unread[-1])
+        found: list[str] | None = None
+
+        def is_back() -> None:
+            nonlocal found, silent
+            silent = scene.planner() if is_restarted else silent
+            with suppress(SegmentError):
+                found, end = read_on(silent, read)
+                scene.late = silent, end
+
+        with point.sequence(is_back):
+            for _ in range(2):
+                collector.collect(["g"])
+        assert (found or []) == (unread if scene.late else [])
+        collector.collect(["g"])
+        assert scene.late is None or set(unread) <= set(scene.left), "what it has not finished stays"
+        assert scene.late is not None or not set(unread) & set(scene.left), "it may read what is there"
+
+
+# ---- a rewind: wherever the next run begins, it reads every segment from there on
+
+
+class Rewinding(Ran):
+    """The query has read all that was sealed for three checkpoints, and its driver has ended."""
+
+    def __init__(self, world: World, point: Point, folder: Path) -> None:
+        group = SealedGroup(world.store, folder / "segments")
+        super().__init__(world, group, HandMadeRegion(world.store), folder / "spark")
+        self.point = point
+        world.store.commit([Create(COORDINATOR_EPOCH, EpochRecord(1).to_bytes())])
+        ThreadRuntime().sleep(PUBLISH_S)
+        self.planner.latest(self.ends[-1])
+
+    def runs(self) -> list[str]:
+        """The next run begins with the files of now, and reads to the end."""
+        files, planner = CheckpointFiles(str(self.folder)), self.planned()
+        end, found = files.offset(files.finished[-1]), list[str]()
+        while self.names[-1] != end.segment:
+            start, end = end, planner.latest(end)
+            found += [sealed.name for run in planner.plan(start, end) for sealed in run]
+        return found
+
+    def seals(self) -> None:
+        self.names.append(self.group.seal())
+
+    def run_begins(self) -> None:
+        """And has something to read."""
+        self.seals()
+        with suppress(QueryRewound):
+            self.runs()
+
+    def segments_are_collected(self) -> None:
+        """Those of the checkpoint are protected no longer."""
+        self.region.retire(1)
+        collector = a_collector(self.world.store)
+        for _ in range(2):
             collector.collect(["g"])
-            scene.clock.ahead_s += LONG_S
-            scene.group.query("alive", unread[-1])
-            found: list[str] | None = None
 
-            def is_back() -> None:
-                nonlocal found, silent
-                silent = scene.planner() if is_restarted else silent
-                with suppress(SegmentError):
-                    found, end = read_on(silent, read)
-                    scene.late = silent, end
+    def another_rewinds(self) -> None:
+        with suppress(NotRewindable):
+            self.rewinder().to(2, execute=True)
 
-            with point.sequence(is_back):
-                for _ in range(2):
-                    collector.collect(["g"])
-            assert (found or []) == (unread if scene.late else [])
-            collector.collect(["g"])
-            assert scene.late is None or set(unread) <= set(scene.left), "what it has not finished stays"
-            assert scene.late is not None or not set(unread) & set(scene.left), "it may read what is there"
 
-    assert at_every_point(in_virtual_time(play)) > 5
+MUST_SUCCEED: dict[str, Callable[[Rewinding], object]] = {
+    "nothing": nothing,
+    "a reply is lost": reply_to_a_commit_is_lost,
+    "a segment is sealed": Rewinding.seals,
+}
+BESIDE_A_REWIND = MUST_SUCCEED | {
+    "a run begins": Rewinding.run_begins,
+    "segments are collected": Rewinding.segments_are_collected,
+    "the query is removed": lambda scene: scene.group.remove_query(),
+    "another rewinds": Rewinding.another_rewinds,
+    "its session ends": session_ends,
+}
+
+
+@pytest.mark.parametrize("change", BESIDE_A_REWIND)
+@at_points(over=8)
+def test_rewind_beside_a_change_ends_at_the_checkpoint_or_says_so(zk: str, point: Point, change: str) -> None:
+    with (
+        a_world(zk) as world,
+        TemporaryDirectory() as folder,
+        closing(open_kazoo(zk, 2000)) as session,
+        closing(Rewinding(world, point, Path(folder))) as scene,
+    ):
+        with point.sequence(lambda: BESIDE_A_REWIND[change](scene)):
+            failed = outcome(lambda: scene.rewinder(store=point.wrap(session)).to(1, execute=True))
+        assert failed is None or change not in MUST_SUCCEED
+        try:
+            found = scene.runs()
+        except QueryRewound:
+            assert failed is not None or change == "a run begins"
+            scene.rewinder().to(1, execute=True)
+            found, failed = scene.runs(), None
+        assert found in [scene.names[end:] for end in ([2] if failed is None else [2, 4, 6])]

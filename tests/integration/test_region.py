@@ -24,19 +24,10 @@ from coordinator.zk.wire import OPEN_ACL
 from coordinator.zk.znodes.paths import ACL_POLICY, REGIONS, GroupPaths
 from coordinator.zk.znodes.regions import Region, RegionRequest
 from tests.support.cli import run, run_json, run_ok
-from tests.support.client_side import Hooked, no_answer
-from tests.support.region import PATHS, Counting, CountingRegion, running
+from tests.support.region import PATHS, CountingRegion, running
 from tests.support.stores import Reads
 from tests.support.wait import eventually
 from tests.support.world import SESSION_MS, World
-
-
-def test_a_group_whose_members_name_a_region_is_bound_to_it_and_runs(r: CountingRegion) -> None:
-    r.joins("c1")
-
-    assert (r.now.kind, r.now.groups, r.now.sequence) == ("consumers", ("g",), 0)
-    bound = r.world.state("g").region
-    assert bound is not None and bound.name == "r"
 
 
 @pytest.mark.parametrize("has_own", [True, False], ids=["policy", "no policy of its own"])
@@ -63,16 +54,6 @@ def test_secured_group_is_bound_only_to_a_region_that_an_operator_permits(
     assert r.settles().groups == ("g",)
 
 
-def test_checkpoint_holds_offsets_and_the_state_of_exactly_the_records_below_them(r: CountingRegion) -> None:
-    r.joins("c1")
-
-    given = r.given(r.checkpoint())
-
-    assert set(given) == {"g~c1"}
-    assert set(given["g~c1"].offsets.values()) == {r.log.end}
-    r.counts_on()
-
-
 def test_member_resumes_after_its_checkpoint_without_a_polling_timer(
     r: CountingRegion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,28 +63,6 @@ def test_member_resumes_after_its_checkpoint_without_a_polling_timer(
 
     r.checkpoint()
 
-    r.counts_on()
-
-
-def test_records_counted_by_a_killed_member_since_the_checkpoint_count_once(r: CountingRegion) -> None:
-    one, two = r.starts("c1", "c2")
-    sequence = r.checkpoint()
-    r.counts_on()
-
-    assert r.reset_by(two.vanish).sequence == sequence
-
-    assert one.resets[-1] == sequence
-    r.counts_on()
-
-
-def test_joining_member_triggers_a_checkpoint_before_the_generation(r: CountingRegion) -> None:
-    one = r.joins("c1")
-    before = r.now
-
-    r.joins("c2")
-
-    assert r.now.sequence > before.sequence, "a checkpoint was first"
-    assert r.now.sequence in one.resets
     r.counts_on()
 
 
@@ -137,10 +96,13 @@ def test_states_are_exact_through_joins_kills_and_leaves_with_every_strategy(r: 
     r.joins("c1", **how)
     two = r.joins("c2", **how)
     r.counts_on()
+    before = r.now
     three = r.joins("c3", **how)
+    joined = r.now
+    assert joined.sequence > before.sequence, "a joining member is preceded by a checkpoint"
     r.counts_on()
 
-    r.reset_by(two.vanish)
+    assert r.reset_by(two.vanish).sequence == joined.sequence
     r.settles()
     r.counts_on()
     before = r.now
@@ -267,38 +229,21 @@ def test_member_that_fails_to_drain_leaves_and_the_region_resumes_its_checkpoint
     r.counts_on()
 
 
-def with_a_large_state(r: CountingRegion, folder: Path, **options: Any) -> tuple[Counting, Path]:
-    """A member that has taken a checkpoint, and the file of its state."""
-    one = r.joins("c1", checkpoint_dir=str(folder), **options)
+def test_a_damaged_file_of_a_large_state_fails_the_region_and_evicts_no_reader(
+    r: CountingRegion, tmp_path: Path
+) -> None:
+    one = r.joins("c1", checkpoint_dir=str(tmp_path), max_poll_interval_ms=3000)
     one.padding = b"x" * 10_000
     given = r.given(r.checkpoint())["g~c1"]
     assert given.file is not None and not given.states
-    return one, folder / given.file.name
-
-
-def damage(file: Path) -> None:
-    """Overwrite it."""
-    file.write_bytes(b"y" * file.stat().st_size)
-
-
-def test_large_states_are_in_files_and_a_damaged_file_fails_the_region(r: CountingRegion, tmp_path: Path) -> None:
-    _, file = with_a_large_state(r, tmp_path)
     r.reset()
 
-    damage(file)
+    file = tmp_path / given.file.name
+    file.write_bytes(b"y" * file.stat().st_size)
     r.asks("reset")
 
     reason = r.fails()
     assert "is damaged" in reason and "`zk-coordinator regions reset r --to`" in reason
-
-
-def test_a_damaged_state_fails_the_region_before_its_reader_is_evicted(r: CountingRegion, tmp_path: Path) -> None:
-    one, file = with_a_large_state(r, tmp_path, max_poll_interval_ms=3000)
-
-    damage(file)
-    r.asks("reset")
-
-    assert "is damaged" in r.fails()
     assert one.consumer.member.registrations == 1
 
 
@@ -319,33 +264,6 @@ def test_member_that_joins_a_region_without_members_waits_for_no_checkpoint(r: C
         r.emptied(group)
 
     r.joins("c1")
-
-
-def test_groups_of_a_region_are_checkpointed_and_reset_together_even_when_empty(r: CountingRegion) -> None:
-    _, other = r.starts("c1", "h~o1")
-    assert set(r.given(r.checkpoint())) == {"g~c1", "h~o1"}
-
-    r.reset_by(other.vanish)
-
-    assert set(r.given(r.checkpoint())) == {"g~c1", "h~o1"}, "contributions of absent members are copied"
-    r.log.end = 60
-    r.joins("h~o2")
-
-
-def test_a_coordinator_that_dies_at_any_time_leaves_the_states_exact(r: CountingRegion) -> None:
-    services = [r.world.coordinator(checkpoint_interval_ms=300)]
-    _, two = r.starts("c1", "c2")
-    for number in range(4):
-        services.append(r.world.coordinator(checkpoint_interval_ms=300))
-        r.log.end += 20
-        r.world.session_of(r.world.elected(*services)).close()
-        r.world.stop_coordinator(services.pop(0))
-        if number % 2:
-            two.vanish()
-            two = r.member(f"c{number + 3}")
-
-    before = r.settles().sequence
-    eventually(lambda: r.now.sequence > before, 10, "checkpoints continue")
 
 
 def test_partitions_that_are_added_begin_at_their_beginning_and_cost_no_work(r: CountingRegion) -> None:
@@ -409,6 +327,7 @@ def test_regions_are_shown_checkpointed_and_reset_from_the_command_line(r: Count
     eventually(lambda: r.now.sequence == 1, 10, "it is complete")
     (shown,) = run_json(r.zk, "regions", "list")
     assert (shown["region"], shown["state"], shown["checkpoint"], shown["members"]) == ("r", "Running", 1, 1)
+    assert (r.now.kind, r.now.groups) == ("consumers", ("g",))
     assert shown["completed"] is not None and shown["open"] is None
     (given,) = run_json(r.zk, "regions", "describe", "r")
     assert (given["contribution"], given["partitions"]) == ("g~c1", 4)
@@ -447,24 +366,6 @@ def test_application_error_while_processing_takes_no_checkpoint_and_loses_no_rec
     assert r.now.sequence == 0
 
     r.joins("c2")
-
-
-def test_partitions_without_an_owner_are_carried_over_checkpoints_and_restored(r: CountingRegion) -> None:
-    for topic in "tuv":
-        r.topic(1, topic)
-    one = r.joins("c1", topics={"t": 1, "u": 1, "v": 1})
-    for left in ({"t": 1, "u": 1}, {"t": 1}):
-        before = r.now
-        one.consumer.subscribe(Subscription(left))
-        assert running(r.world, above=before.reset).sequence > before.sequence
-        r.checkpoint()
-    r.log.end += 20
-
-    r.reset_by(lambda: one.consumer.subscribe(Subscription({"t": 1, "u": 1, "v": 1})))
-
-    names = r.given(r.now.sequence)
-    assert {part.topic for given in names.values() for part in given.offsets} == {"t", "u", "v"}, names
-    assert all(r.world.data(PATHS.initial_offset("g", topic, 0)) for topic in "tuv")
 
 
 def test_a_reset_replaces_a_request_for_a_checkpoint_that_is_not_answered_yet(r: CountingRegion) -> None:
@@ -526,17 +427,6 @@ def test_foreign_znodes_below_checkpoints_stop_no_group_or_region(r: CountingReg
 
     assert later > sequence + 1
     r.counts_on()
-
-
-def test_group_turns_are_requested_after_a_lost_reply_to_a_regions_multi(r: CountingRegion) -> None:
-    r.world.coordinator(wrap=Hooked)
-    r.joins("c1")
-    front = r.world.front(Hooked)
-    front.after(lambda done: any(isinstance(each, SetData) and each.path == PATHS.root for each in done), no_answer)
-
-    r.reset()
-
-    assert front.has_acted
 
 
 def test_status_reports_unreadable_regions_with_their_path_and_failed_regions(world: World) -> None:

@@ -17,7 +17,7 @@ from coordinator.zk.znodes.segments import Segment, SegmentsRecord
 from tests.support.cli import run
 from tests.support.client_side import Hooked, ThreadGate, writes
 from tests.support.region import checkpoint, contributions, region, requested, running
-from tests.support.slots import PATHS, SlotBench
+from tests.support.slots import PATHS, SlotBench, slots
 from tests.support.wait import FAR_OFF_MS, eventually
 from tests.support.world import World
 
@@ -28,10 +28,8 @@ SLOW = FAR_OFF_MS
 @pytest.fixture
 def bench(world: World, tmp_path: Path) -> Iterator[SlotBench]:
     world.topic("t", 4)
-    made = SlotBench(world, tmp_path)
-    made.post.keep(10)
-    yield made
-    made.close()
+    with slots(world, tmp_path) as bench:
+        yield bench
 
 
 def runs(bench: SlotBench, *numbers: int, end: int = 20, **options: Any) -> list[Slot]:
@@ -101,27 +99,6 @@ def test_open_segment_is_sealed_for_a_checkpoint_while_fetching_is_paused(world:
 
     assert cut(world, sequence) == contributed(world, sequence) and not slot.sealer.is_open
     assert sum(cut(world, sequence).values()) > 0
-
-
-def test_joining_slot_aborts_the_open_checkpoint_and_a_later_one_completes(world: World, bench: SlotBench) -> None:
-    runs(bench, 0, end=0)
-    blocked = bench.slot(1, region="r", seal_interval_ms=SLOW)
-    world.stable("g", 2)
-    before = region(world)
-    bench.end(20)
-    have_fetched(blocked)
-    bench.break_files(blocked)
-    opened = begins(world)
-    eventually(lambda: blocked.sealer.problem, 10, "it cannot seal")
-
-    bench.slot(2, region="r")
-    world.stable("g", 3)
-
-    assert "aborted" in world.names(REGION.checkpoint(opened))
-    assert region(world).sequence == before.sequence and region(world).reset == before.reset
-    bench.mend_files(blocked)
-    later = checkpoint(world)
-    assert later > opened and cut(world, later) == contributed(world, later)
 
 
 def test_slot_that_cannot_seal_contributes_later_and_is_not_evicted(world: World, bench: SlotBench) -> None:

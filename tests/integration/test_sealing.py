@@ -1,95 +1,46 @@
-"""Slots without Spark: replies get lost, partitions move, drivers die, and all is sealed once."""
+"""Slots without Spark: they are paused, bounced and left by their drivers; all is sealed once, and files are swept."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from consumer.config import Subscription
 from consumer.sealing.segment_check import sweep
-from consumer.spark.fetchers.slot import PoolPost
+from consumer.spark.fetchers.config import SlotConfig, SlotSpec
+from consumer.spark.fetchers.slot import Directions, PoolPost, Slot
+from coordinator.admin.offsets import write_offsets
+from coordinator.admin.reset_offsets import NewOffset, PartitionOffsets
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.store import Create, SetData
-from coordinator.zk.znodes.segments import Query, Segment, SegmentsRecord
-from drills.faults.proxy import MULTI, SYNC, op_code
+from coordinator.zk.store import SetData
+from coordinator.zk.znodes.partitions import LOST, RESET, Discontinuity, TopicPartition
+from coordinator.zk.znodes.records import Channel, OffsetRecord
+from coordinator.zk.znodes.segments import Segment, SegmentsRecord
+from tests.support.clock import Ahead
 from tests.support.proxy import Proxy
-from tests.support.slots import PATHS, SESSION_MS, Later, SlotBench
+from tests.support.sealed import SealedGroup
+from tests.support.slots import PATHS, SESSION_MS, Later, SlotBench, slots
 from tests.support.wait import eventually, within
-from tests.support.world import World, a_world
+from tests.support.world import World, expire
 
 
 @pytest.fixture
-def bench(world: World, tmp_path: Path) -> Iterator[SlotBench]:
-    """Tests ask for a proxy before it: slots leave through that."""
-    bench = SlotBench(world, tmp_path)
-    bench.post.keep(10)
-    yield bench
-    bench.close()
-
-
-@pytest.fixture
-def world(zk: str) -> Iterator[World]:
-    with a_world(zk) as world:
-        world.topic("t", 4)
-        world.coordinator()
-        yield world
-
-
-def behind(bench: SlotBench, proxy: Proxy) -> None:
-    """A slot that reaches ZooKeeper through a proxy."""
-    bench.slot(0, zk=proxy.hosts + bench.world.zk[bench.world.zk.index("/") :])
-
-
-def is_seal(request: bytes) -> bool:
-    return op_code(request) == MULTI and b"/segments/segment-" in request
-
-
-@pytest.mark.parametrize("is_reply", [True, False])
-def test_a_seal_whose_reply_or_request_is_lost_is_done_once(
-    zookeeper_proxy: Proxy, bench: SlotBench, is_reply: bool
-) -> None:
-    behind(bench, zookeeper_proxy)
-    for records in range(100, 600, 100):
-        loss = zookeeper_proxy.drop_reply(is_seal) if is_reply else zookeeper_proxy.drop_request(is_seal)
-        bench.end(records)
-        loss.wait()
-        bench.all_sealed(4, records)
-    assert bench.world.state("g").generation == 1
-
-
-def test_seal_is_done_once_after_lost_replies_of_the_seal_and_its_check(
-    zookeeper_proxy: Proxy, bench: SlotBench
-) -> None:
-    behind(bench, zookeeper_proxy)
-    for records in range(100, 600, 100):
-        seal = zookeeper_proxy.drop_reply(is_seal)
-        bench.end(records)
-        seal.wait()
-        zookeeper_proxy.drop_request(SYNC).wait()
-        bench.all_sealed(4, records)
+def bench(served: World, tmp_path: Path) -> Iterator[SlotBench]:
+    """A test asks for a proxy before it: slots leave through that."""
+    with slots(served, tmp_path) as bench:
+        yield bench
 
 
 def test_a_connection_that_is_cut_again_and_again_costs_no_record(zookeeper_proxy: Proxy, bench: SlotBench) -> None:
-    behind(bench, zookeeper_proxy)
+    bench.slot(0, zk=zookeeper_proxy.hosts + bench.world.zk[bench.world.zk.index("/") :])
     for records in range(100, 1600, 100):
         bench.grow(records)
         zookeeper_proxy.cut()
     bench.all_sealed(4, 1500)
-
-
-def test_partitions_that_move_during_fetching_are_sealed_once(bench: SlotBench) -> None:
-    bench.slot(0)
-    bench.world.stable("g", 1)
-    bench.end(5000)
-    second = bench.slot(1)
-    state = bench.world.stable("g", 2)
-    bench.end(10_000)
-    second.stop("one is enough")
-    bench.world.stable("g", 1, above=state.generation)
-    bench.end(11_000)
-    bench.all_sealed(4, 11_000)
 
 
 def test_slot_taken_over_by_a_newer_one_of_its_name_loses_and_repeats_no_record(bench: SlotBench) -> None:
@@ -119,16 +70,6 @@ def tell(bench: SlotBench, record: SegmentsRecord) -> None:
     eventually(all_know, 10, f"every slot has read {record}")
 
 
-def test_nothing_is_fetched_while_paused_and_later_records_are(bench: SlotBench) -> None:
-    slot = bench.slot(0)
-    bench.world.stable("g", 1)
-    tell(bench, PAUSED)
-    bench.end(100)
-    tell(bench, SegmentsRecord(seal_interval_ms=10))
-    bench.all_sealed(4, 100)
-    assert slot.sealer.refetched == 0
-
-
 def test_paused_slot_keeps_its_lease_and_partitions_beyond_its_poll_interval(bench: SlotBench) -> None:
     slot = bench.slot(0, max_poll_interval_ms=1000)
     state = bench.world.stable("g", 1)
@@ -142,28 +83,6 @@ def test_paused_slot_keeps_its_lease_and_partitions_beyond_its_poll_interval(ben
     tell(bench, SegmentsRecord())
     bench.end(100)
     bench.all_sealed(4, 100)
-
-
-def test_a_paused_slot_obeys_stop_fetcher_without_sealing_and_nothing_is_lost(bench: SlotBench) -> None:
-    slot = bench.slot(0, seal_interval_ms=60_000)
-    bench.world.stable("g", 1)
-    bench.end(500)
-    eventually(lambda: slot.sealer.is_open, 10, "it has fetched")
-    tell(bench, PAUSED)
-
-    other = bench.slot(1)
-    state = bench.world.stable("g", 2)
-
-    assert bench.segments() == [], "nothing was sealed for the rebalance"
-    assert set(bench.world.offsets("g").values()) == {0}
-    assert slot.sealer.refetched > 0
-    tell(bench, SegmentsRecord())
-    other.stop("one is enough")  # and what the first holds open is sealed when it gets everything
-    bench.world.stable("g", 1, above=state.generation)
-    slot.stop("over")
-    eventually(lambda: len(bench.results) == 2, 10, "both have left")
-    bench.slot(2)
-    bench.all_sealed(4, 500)
 
 
 def test_paused_pool_ends_on_request_and_the_next_resumes_at_the_sealed_offset(bench: SlotBench) -> None:
@@ -181,62 +100,6 @@ def test_paused_pool_ends_on_request_and_the_next_resumes_at_the_sealed_offset(b
     bench.all_sealed(4, 500)
 
 
-def test_full_backlog_pauses_slots_until_a_query_catches_up_without_record_loss(zk: str, tmp_path: Path) -> None:
-    with a_world(zk) as world:
-        world.topic("t", 4)
-        world.coordinator(backlog_interval_ms=50, max_backlog_segments=20)
-        bench = SlotBench(world, tmp_path)
-        bench.post.keep(10)
-        try:
-            for number in range(3):
-                bench.slot(number)
-            world.stable("g", 3)
-            _fill_and_drain(bench)
-        finally:
-            bench.close()
-
-
-def _fill_and_drain(bench: SlotBench) -> None:
-    """Three times: records arrive until the slots are paused, then a query finishes everything."""
-    store, seen = bench.world.store, {}
-    store.commit([SetData(PATHS.queries, b""), Create(PATHS.query("q"), Query("run", 0, 0).to_bytes())])
-
-    def is_paused() -> bool:
-        return SegmentsRecord.parse("segments", bench.world.data(PATHS.segments) or b"").paused is not None
-
-    def see() -> dict[str, tuple[int, Segment]]:
-        names = bench.world.names(PATHS.segments)
-        nodes = zip(names, store.get_many([PATHS.segment(name) for name in names]), strict=True)
-        return {name: (node.stat.czxid, Segment.parse(name, node.data)) for name, node in nodes if node}
-
-    def is_paused_by_more() -> bool:
-        bench.end(bench.log.end + 20)
-        return is_paused()
-
-    for _ in range(3):
-        eventually(is_paused_by_more, 20, "the slots are paused")
-        assert 20 < len(bench.segments()) < 60, "only records in flight exceed the bound"
-        found = see()
-        seen |= found
-        finished = max(czxid for czxid, _ in found.values())
-        store.commit([SetData(PATHS.query("q"), Query("run", finished, 0).to_bytes())])
-        eventually(lambda: not is_paused(), 10, "they may resume")
-
-    def ranges(partition: int) -> list[tuple[int, int]]:
-        every = (item for _, segment in seen.values() for item in segment.ranges)
-        return sorted((item.first, item.next) for item in every if item.partition == partition)
-
-    def is_whole() -> bool:
-        seen.update(see())
-        assert [ranges(partition)[-1][1] for partition in range(4)] == [bench.log.end] * 4
-        return True
-
-    eventually(is_whole, 20, "all is sealed")
-    for partition in range(4):
-        firsts, nexts = zip(*ranges(partition), strict=True)
-        assert firsts == (0, *nexts[:-1]), "no gap, no overlap"
-
-
 def test_slot_seals_and_leaves_on_request_of_the_pool(bench: SlotBench) -> None:
     bench.slot(0, seal_interval_ms=60_000)
     bench.slot(1, seal_interval_ms=60_000)
@@ -248,15 +111,6 @@ def test_slot_seals_and_leaves_on_request_of_the_pool(bench: SlotBench) -> None:
     assert {result["reason"] for result in bench.results.values()} == {"stopped by its driver"}
     assert bench.post.unreleased(["p-slot-0", "p-slot-1"]) == []
     bench.all_sealed(4, 100)
-
-
-def test_only_slots_over_the_pools_number_leave(bench: SlotBench) -> None:
-    bench.slot(0)
-    bench.slot(1)
-    bench.world.stable("g", 2)
-    bench.post.keep(1)
-    eventually(lambda: 1 in bench.results, 10, "the second has left")
-    assert 0 not in bench.results
 
 
 def test_slot_of_a_dead_driver_leaves_after_a_delay(bench: SlotBench) -> None:
@@ -345,3 +199,220 @@ def test_slot_whose_seals_keep_failing_ends_with_the_reason_and_others_go_on(ben
     assert "sealing fails: [Errno 28] No space left on device" in bench.results[0]["reason"]
     bench.all_sealed(4, 500)
     assert good.sealer.problem is None
+
+
+# ---- a slot whose driver is away
+
+
+def test_absence_of_a_driver_counts_from_when_it_is_seen_and_from_zero_each_time(world: World, tmp_path: Path) -> None:
+    post = PoolPost(kazoo_factory(world.zk, SESSION_MS), ThreadRuntime(), "g", "p", "run-1")
+    post.keep(2)
+    options = {"log_dir": "m", "segments_dir": str(tmp_path), "driver_gone_ms": 30_000}
+    config, clock = SlotConfig(zk=world.zk, group="g", pool="p", **options), Ahead()  # type: ignore[arg-type]
+    directions = Directions(SlotSpec(config, Subscription({"t": 1}), 0, "run-1", "0"), clock)
+
+    def sees_the_pool(there: bool) -> None:
+        """Read until the pool's znode was seen to be there, or not to."""
+
+        def is_seen() -> bool:
+            assert directions.read(world.store) is None, "no reason to leave"
+            return (directions._pool.node is not None) == there
+
+        eventually(is_seen, 5, f"the slot sees that the pool's znode is {'there' if there else 'gone'}")
+
+    sees_the_pool(True)
+    clock.ahead_s += 60.0  # without requests; the driver's session expired
+    for _ in range(3):
+        post.close()
+        sees_the_pool(False)
+        clock.ahead_s += 29.0
+        sees_the_pool(False)
+        post.keep(2)
+        sees_the_pool(True)
+    post.close()
+    sees_the_pool(False)
+
+    clock.ahead_s += 31.0
+
+    assert directions.read(world.store) == "its driver is gone"
+
+
+# ---- files without a segment znode
+
+
+@pytest.fixture
+def group(world: World, tmp_path: Path) -> SealedGroup:
+    return SealedGroup(world.store, tmp_path)
+
+
+def swept(group: SealedGroup, when: type[ThreadRuntime] = Later) -> int:
+    return sweep(group.store, when(), group.folder, "g")
+
+
+def test_collected_segment_files_are_swept_while_their_consumer_is_alive(group: SealedGroup) -> None:
+    collected = [group.write().file for _ in range(3)]
+    kept = [group.segment(group.seal()).file for _ in range(2)]
+    waiting = group.write().file  # its multi may be on its way
+    other = re.sub("abc", "abd", waiting)
+    Path(group.folder.url, other).write_bytes(b"x")
+    group.channel(Channel(incarnation="abc", sealed=kept[-1]))
+    every = [*collected, *kept, waiting, other]
+
+    assert swept(group, ThreadRuntime) == 0, "they are too young"
+
+    assert swept(group) == 4
+    left = [file for file, size in zip(every, group.folder.sizes(every), strict=True) if size is not None]
+    assert left == [*kept, waiting]
+
+
+def test_no_file_of_a_living_consumer_is_swept_before_it_has_sealed_one(group: SealedGroup) -> None:
+    waiting = group.write().file
+
+    assert swept(group) == 0
+    assert group.folder.sizes([waiting]) != [None]
+
+
+def test_last_sealed_file_is_swept_once_a_coordinator_on_another_node_collected_it(group: SealedGroup) -> None:
+    """A coordinator whose node cannot reach the folder removes the znode only."""
+    name = group.seal()
+    group.channel(Channel(incarnation="abc", sealed=group.segment(name).file))
+    assert swept(group) == 0, "a segment names it"
+
+    group.remove(name)
+
+    assert swept(group) == 1
+
+
+# ---- why a partition does not continue where its last segment ended: written once, kept by every owner, sealed once
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@pytest.fixture
+def young(world: World, tmp_path: Path) -> Iterator[SlotBench]:
+    """Of a group that begins with topic `t`, which has partition 0."""
+    world.topic("t", 1)
+    world.coordinator()
+    with slots(world, tmp_path) as bench:
+        yield bench
+
+
+def leaves(bench: SlotBench, slot: Slot) -> None:
+    slot.stop("for another")
+    eventually(lambda: bench.world.state("g").state == "Empty", 15, "it has left")
+
+
+def dies(bench: SlotBench, slot: Slot) -> None:
+    """The coordinator ends it."""
+    slot.stop("it would come back")
+    assert slot.member.store is not None
+    expire(slot.member.store)
+    eventually(lambda: bench.world.channel("g", "p-slot-0").ended, 15, "it was ended")
+
+
+def is_taken_over(bench: SlotBench, slot: Slot) -> None:
+    """Its successor ends it."""
+
+
+def idle_slot(bench: SlotBench) -> Slot:
+    """A slot that runs its partitions and can seal nothing."""
+    slot = bench.slot(0)
+    bench.break_files(slot)
+    eventually(lambda: slot.sealer.failed, 15, "it has fetched, and sealed nothing")
+    return slot
+
+
+def sealed(bench: SlotBench, end: int) -> list[Segment]:
+    """The segments of partition 0, once all up to `end` is sealed."""
+
+    def found() -> list[Segment]:
+        ranges = [segment for segment in bench.segments() if any(each.partition == 0 for each in segment.ranges)]
+        return ranges if ranges and ranges[-1].ranges[0].next == end else []
+
+    return eventually(found, 15, f"all up to {end} is sealed")
+
+
+def stopped(bench: SlotBench, records: int) -> None:
+    """The group has sealed so many records, and has no members."""
+    bench.end(records)
+    slot = bench.slot(0)
+    bench.all_sealed(1, records)
+    leaves(bench, slot)
+    bench.post.keep(0)
+    eventually(lambda: not bench.world.names(PATHS.seats), 15, "its seat is gone")
+    bench.post.keep(10)
+
+
+def set_offset(world: World, offset: int) -> int:
+    """As `groups reset-offsets`; the zxid of its transaction."""
+    node = world.store.get(PATHS.offset(*T0))
+    assert node is not None
+    record = OffsetRecord.parse("", node.data)
+    known = PartitionOffsets(T0, record.topic_id, record.offset, node.stat.version, 0, 100)
+    eventually(lambda: world.state("g").state == "Empty", 15, "the group is empty")
+    write_offsets(world.store, "g", [NewOffset(known, offset)])
+    after = world.store.get(PATHS.offset(*T0))
+    assert after is not None
+    return after.stat.mzxid
+
+
+@pytest.mark.parametrize("end", [leaves, dies, is_taken_over])
+def test_reset_is_in_the_first_segment_after_it_however_earlier_owners_ended(young: SlotBench, end: object) -> None:
+    stopped(young, 100)
+    zxid = set_offset(young.world, 30)
+    slot = idle_slot(young)
+    in_channel = eventually(lambda: young.world.channel("g", "p-slot-0").discontinuities, 30, "a heartbeat writes it")
+    assert in_channel == {T0: Discontinuity(RESET, zxid)}
+    end(young, slot)  # type: ignore[operator]
+    young.slot(0)
+    sealed(young, 100)
+    young.end(150)
+
+    causes = [segment.discontinuities for segment in sealed(young, 150) if segment.discontinuities]
+    assert causes == [{T0: Discontinuity(RESET, zxid)}]
+    assert next(segment for segment in young.segments() if segment.discontinuities).ranges[0].first == 30
+    assert young.world.channel("g", "p-slot-0").discontinuities == {}
+    data = young.world.data(PATHS.offset(*T0)) or b""
+    assert OffsetRecord.parse("", data).discontinuity is None, "who began there again would repeat it as intended"
+
+
+@pytest.mark.parametrize("end", [leaves, dies, is_taken_over])
+def test_offsets_that_the_log_lost_are_in_the_first_segment_after_them(young: SlotBench, end: object) -> None:
+    stopped(young, 100)
+    young.log.lost_below = 180
+    young.end(200)
+    slot = idle_slot(young)
+    eventually(lambda: young.world.channel("g", "p-slot-0").running.get(T0) == 180, 30, "its position was reset")
+    end(young, slot)  # type: ignore[operator]
+    young.slot(0)
+
+    assert sealed(young, 200)[-1].discontinuities == {T0: Discontinuity(LOST, 100)}
+
+
+def test_reset_that_moves_no_offset_keeps_what_the_log_lost(young: SlotBench) -> None:
+    stopped(young, 100)
+    young.log.lost_below = 180
+    young.end(200)
+    slot = idle_slot(young)
+    eventually(lambda: young.world.channel("g", "p-slot-0").running.get(T0) == 180, 30, "its position was reset")
+    leaves(young, slot)
+    young.post.keep(0)
+    eventually(lambda: not young.world.names(PATHS.seats), 15, "its seat is gone")
+    set_offset(young.world, 180)
+    young.post.keep(10)
+    young.slot(0)
+
+    assert sealed(young, 200)[-1].discontinuities == {T0: Discontinuity(LOST, 100)}
+
+
+def test_added_partition_that_does_not_begin_at_0_has_lost_records(young: SlotBench) -> None:
+    young.log.lost_below = 50
+    young.end(100)
+    young.slot(0)
+    (first,) = sealed(young, 100)
+    young.world.more_partitions("t", 2)
+    eventually(lambda: T1 in young.runs("p-slot-0"), 15, "the partition that was added is assigned")
+    added = eventually(lambda: [each for each in young.segments() if each.ranges[-1].partition], 15, "it is sealed")
+
+    assert (first.ranges[0].first, first.discontinuities) == (50, {})
+    assert (added[0].ranges[-1].first, added[0].discontinuities) == (50, {T1: Discontinuity(LOST, 0)})

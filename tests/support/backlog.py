@@ -15,16 +15,14 @@ from coordinator.term.term import ServerClock
 from coordinator.zk.errors import BadData
 from coordinator.zk.lease import Lease
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.store import Create, SetData, Store
+from coordinator.zk.store import Create, SetData
 from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GroupPaths, segment_name
 from coordinator.zk.znodes.records import EpochRecord
 from coordinator.zk.znodes.segments import Query, Segment, SegmentsRecord
-from tests.support.client_side import Hooked
 from tests.support.clock import Ahead
 from tests.support.cuts import HandMadeRegion
 from tests.support.queries import shortened
 from tests.support.sealed import SealedGroup, sweeping
-from tests.support.stories import take
 from tests.support.terms import a_term
 from tests.support.world import World
 
@@ -94,7 +92,6 @@ def collector_on(
     machine: Ahead | None = None,
     clock: ServerClock | None = None,
     bounds: Bounds = LARGE,
-    store: Store | None = None,
     sweep_interval_ms: int = 0,
     retention: Retention = NOT_RETAINED,
 ) -> SegmentCollector:
@@ -105,7 +102,7 @@ def collector_on(
     assert node is not None
     machine = machine or a_machine()
     term = a_term(
-        store or world.store, machine, 1, node.stat.version,
+        world.store, machine, 1, node.stat.version,
         max_backlog_segments=bounds.segments, max_backlog_bytes=bounds.size,
         segment_retention_ms=retention.ms, segment_retention_bytes=retention.size,
     )  # fmt: skip
@@ -127,7 +124,6 @@ class BacklogStory:
         self._backlog = backlog
         self._world = backlog.world
         self._log = caplog
-        self._store = Hooked(self._world.store)
         self._machine = a_machine()
         self._collector: SegmentCollector | None = None
         self._service: CoordinatorService | None = None
@@ -195,9 +191,9 @@ class BacklogStory:
         """`segments says paused`, `state says ...`: the data of these znodes by hand."""
         self._world.put({"segments": PATHS.segments, "state": PATHS.state}[what], data.encode())
 
-    def pauses(self, _: str, collected: str = "nothing") -> None:
-        """`operator pauses`: by hand, keeping what has been collected."""
-        record = SegmentsRecord(self._czxids[collected], paused="moving the storage")
+    def pauses(self, _: str) -> None:
+        """`operator pauses`: by hand."""
+        record = SegmentsRecord(paused="moving the storage")
         self._world.put(PATHS.segments, record.to_bytes())
 
     def drop(self, _: str) -> None:
@@ -224,13 +220,9 @@ class BacklogStory:
     ) -> None:
         """Of these bounds, with an interval of sweeps in ms; `retention=hour` is `AN_HOUR`."""
         self._collector = collector_on(
-            self._world, self._machine, None, Bounds(segments, size), self._store, sweep,
+            self._world, self._machine, None, Bounds(segments, size), sweep,
             AN_HOUR if retention == "hour" else NOT_RETAINED,
         )  # fmt: skip
-
-    def meanwhile(self, *step: str) -> None:
-        """A step, just before its next commit."""
-        self._store.before(lambda operations: True, lambda: take(self, list(step)))
 
     def collects(self, _: str, rounds: int = 1) -> str:
         """`it collects`: so many rounds; the state after them."""

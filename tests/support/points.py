@@ -1,14 +1,16 @@
 """One sequence of requests, with a change by somebody else at every point between two of them, as model checkers do.
 
 A play arranges a small world, runs the sequence, lets the world settle, and judges a promise. It is run once for each
-point, each time in a world of its own.
+point, each time in a world of its own. Most are tests with `@at_points`.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from functools import wraps
+from typing import Any, Protocol
 
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.runtime import ThreadRuntime
@@ -173,12 +175,25 @@ def at_every_point(play: Callable[[Point], object], answers: bool = True) -> int
     raise AssertionError(f"the sequence has over {MOST_POINTS} requests")
 
 
-def in_virtual_time(play: Callable[[str, Point], object]) -> Callable[[Point], None]:
-    """`play`, with the address of a ZooKeeper of its own, in a time of its own."""
+def at_points(over: int, answers: bool = True) -> Callable[[Callable[..., object]], Callable[..., None]]:
+    """Make a test of a play: its first two parameters are the address of a ZooKeeper of its own, in a time of its own,
+    and a point; the others are the test's.
 
-    def run(point: Point) -> None:
-        time, point.events_s = VirtualTime(point.number), EVENTS_S
-        time.run(lambda: play(HOSTS, point))
-        assert time.crashed == []
+    :param over: its sequence has more requests.  :param answers: see `at_every_point`.
+    """
 
-    return run
+    def decorated(play: Callable[..., object]) -> Callable[..., None]:
+        @wraps(play)
+        def test(**given: Any) -> None:
+            def run(point: Point) -> None:
+                time, point.events_s = VirtualTime(point.number), EVENTS_S
+                time.run(lambda: play(HOSTS, point, **given))
+                assert time.crashed == []
+
+            assert at_every_point(run, answers) > over
+
+        signature = inspect.signature(play)
+        test.__signature__ = signature.replace(parameters=[*signature.parameters.values()][2:])  # type: ignore[attr-defined]
+        return test
+
+    return decorated

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -147,3 +149,14 @@ class SlotBench:
         for _, task in self.running:
             task.join(10)
         self.post.close()
+
+
+@contextmanager
+def slots(world: World, folder: Path) -> Iterator[SlotBench]:
+    """Group `g`, whose driver keeps up to ten slots; they end with it."""
+    bench = SlotBench(world, folder)
+    bench.post.keep(10)
+    try:
+        yield bench
+    finally:
+        bench.close()
