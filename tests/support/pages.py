@@ -60,6 +60,7 @@ def missing_files(page: Path) -> list[str]:
     folders = "consumer|coordinator|deploy|docs|drills|scripts|tests"
     named = set(re.findall(rf"`((?:{folders})/[\w./*-]+?)/?(?:::\w+)?`", text))
     named |= set(re.findall(r"\b((?:scripts)/[a-z]+)\b", text))
+    named |= {f"tests/{path}" for path in re.findall(r"`((?:integration|property|simulation|unit)/[\w./*-]+)`", text)}
     return sorted(path for path in named if "..." not in path and not any(ROOT.glob(path)))
 
 

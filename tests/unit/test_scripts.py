@@ -378,7 +378,7 @@ def test_after(): pass
 
 
 @pytest.mark.long
-def test_tests_of_a_worker_that_crashes_are_run_and_the_one_it_crashed_in_fails_once(tmp_path: Path) -> None:
+def test_tests_of_a_crashed_worker_are_run_and_the_one_it_crashed_in_fails_once(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_xdist_make_scheduler")
     file = tmp_path / "tests" / "docker" / "test_some.py"
     file.parent.mkdir(parents=True)
