@@ -68,9 +68,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_servers_of_these_tests_refuse_whoever_does_not_authenticate(
-    secured: Ensemble, access: ZooKeeperAccess
-) -> None:
+def test_servers_refuse_who_does_not_authenticate(secured: Ensemble, access: ZooKeeperAccess) -> None:
     for refused in (replace(access, zk_auth_file=""), ZooKeeperAccess(zk_auth_file=access.zk_auth_file)):
         with pytest.raises(CoordinatorError):
             open_kazoo(secured.hosts, 4000, 3.0, access=refused).commit([])

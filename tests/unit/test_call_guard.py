@@ -127,9 +127,7 @@ def test_a_second_signal_while_it_closes_does_nothing(guarded: Guarded) -> None:
     assert guarded.ended == 1
 
 
-def test_a_close_during_a_lock_of_the_wake_event_blocks_nothing(
-    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_close_in_a_lock_of_the_wake_event_blocks_nothing(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(seconds: float) -> bool:
         with guarded.wake._cond:  # type: ignore[attr-defined]  # as `wait` holds it for a moment
             interrupt()

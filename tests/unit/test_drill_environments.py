@@ -41,9 +41,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, answer: Answer) -> list[str]:
     return heard
 
 
-def test_no_two_runs_have_one_compose_project_though_their_process_ids_are_equal(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_no_two_runs_with_one_pid_have_one_compose_project(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked = answering(monkeypatch, lambda _: "")
     first, second = Containers(tmp_path), Containers(tmp_path)
 
@@ -52,9 +50,7 @@ def test_no_two_runs_have_one_compose_project_though_their_process_ids_are_equal
 
 
 @pytest.mark.parametrize("refused", ["docker ps", "docker unpause"])
-def test_containers_are_removed_though_none_can_be_unpaused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, refused: str
-) -> None:
+def test_containers_are_removed_though_paused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, refused: str) -> None:
     def answer(words: str) -> str:
         if words.startswith(refused):
             raise EngineError(refused)
@@ -175,9 +171,7 @@ def test_promises_are_derived_from_the_granted_session_timeout(servers: Servers)
     [(400, "3.8.4", r"3\.9 or newer"), (400, "3.6.0", r"3\.9 or newer"), (30_000, "3.9.5", "minSessionTimeout")],
     ids=["3.8.4 has no zxids in watch events", "3.6.0 neither", "session timeouts over the limit"],
 )
-def test_servers_that_a_drill_cannot_use_are_refused(
-    servers: Servers, least_ms: int, version: str, reason: str
-) -> None:
+def test_servers_no_drill_can_use_are_refused(servers: Servers, least_ms: int, version: str, reason: str) -> None:
     servers(least_ms, 10 * least_ms, version=version)
 
     with pytest.raises(UsageError, match=reason):
@@ -287,9 +281,7 @@ def test_no_broker_is_started_beside_a_secured_ensemble() -> None:
         ({}, "name the drills to run, or give one of --short and --all (see: drill list)"),
     ],
 )
-def test_options_that_exclude_each_other_or_a_named_drill_are_a_usage_error(
-    options: dict[str, object], sentence: str
-) -> None:
+def test_options_that_exclude_each_other_or_a_drill_are_an_error(options: dict[str, object], sentence: str) -> None:
     with pytest.raises(UsageError) as mistake:
         DrillOptions(**options).chosen()  # type: ignore[arg-type]
 

@@ -144,9 +144,7 @@ class Worker:
 
 
 @pytest.mark.long
-def test_missing_peer_is_null_and_a_slow_peer_is_more_than_its_limit(
-    bench: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_peer_is_null_and_a_slow_one_over_its_limit(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "Worker", lambda name, partitions: Worker(bench, name, partitions))
     output: list[str] = []
 
@@ -228,7 +226,7 @@ def ground(library: None, monkeypatch: pytest.MonkeyPatch) -> Any:
     return ground
 
 
-def test_the_benchmarks_session_has_sparks_own_number_of_shuffle_partitions(
+def test_benchmarks_keep_sparks_shuffle_partitions(
     ground: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     builder = Builder()
@@ -340,9 +338,7 @@ def story(library: None, tmp_path: Path) -> Any:
     ],
     ids=["success", "lost", "duplicated", "no failover", "none killed", "rebalances", "state", "another result"],
 )
-def test_each_fault_and_a_different_result_is_a_finding(
-    story: Any, field: str, value: object, is_same: bool, findings: int
-) -> None:
+def test_each_fault_is_a_finding(story: Any, field: str, value: object, is_same: bool, findings: int) -> None:
     setattr(story.verdict, field, value)
 
     story._judge(is_same)
