@@ -8,13 +8,15 @@ every second of it, by everybody who lives. A test takes the story, and lets som
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from coordinator.zk.store import Check, Create, Delete, Operation, SetData
 from coordinator.zk.znodes import ranges
-from coordinator.zk.znodes.group_state import COMPLETING, STABLE, GroupState, Mark, Target
+from coordinator.zk.znodes.group_state import COMPLETING, STABLE, ClientProtocols, GroupState, Mark, Target
+from coordinator.zk.znodes.json_fields import compact
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition, by_topic, partition_set
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, Brokers, GroupPaths
 from coordinator.zk.znodes.records import (
@@ -495,6 +497,17 @@ class Story(History):
         history = cls(point, happening)
         assert not point or point in history.reached, f"there is no point {point}"
         return history.events
+
+
+def metadata(*topics: str, pattern: str = "static") -> str:
+    """Of protocol type `consumer`, as in a registration."""
+    return b64encode(compact({"topics": list(topics), "pattern": pattern})).decode()
+
+
+def offer(*topics: str, pattern: str = "static") -> ClientProtocols:
+    """A member's offered assignors."""
+    text = metadata(*(topics or ("flights",)), pattern=pattern)
+    return ClientProtocols(("range",), {"range": text}, digest=text[:8])
 
 
 def parted(share: Mapping[str, str]) -> PartitionSet:
