@@ -187,9 +187,7 @@ class LedGroup(Story):
         self.client = replace(self.client, failed=(self.identity(names[0]),), attempts=1, failed_ask=self.name)
         fields = self.epoch, self.states["g"].generation
         notices = {
-            name: Command(
-                ASSIGNMENT_FAILED, *fields, self.lives[name].channel.incarnation, ask=self.name, reason="none"
-            )
+            name: Command(ASSIGNMENT_FAILED, *fields, self.lives[name].channel.incarnation, ask=self.name)
             for name in names
         }
         self.fenced(

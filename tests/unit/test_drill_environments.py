@@ -104,7 +104,6 @@ def test_unresponsive_engine_is_reported_in_one_sentence(monkeypatch: pytest.Mon
 
 
 Servers = Callable[..., None]
-SERVERS = {name for name in DRILLS if name.startswith(("zookeeper-", "kafka-"))}
 
 
 class NoStore:
@@ -184,10 +183,6 @@ def test_unresponsive_ensemble_is_unreachable(monkeypatch: pytest.MonkeyPatch) -
 
     with pytest.raises(ZooKeeperUnreachable):
         External("zk1:2181", 2000)
-
-
-def test_drills_with_faults_on_servers_cannot_run_on_an_external_ensemble() -> None:
-    assert {one.name for one in DRILLS.values() if one.lacks(External.can)} == SERVERS
 
 
 A_4, STRANGER_3 = "a#5 was granted a session of 4 s, not 2", "session 0x1f was granted a session of 3 s, not 2"

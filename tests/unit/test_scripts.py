@@ -196,26 +196,6 @@ def test_failing_peer_is_reported_and_the_others_are_measured(bench: Any, monkey
 # ---- the Spark session of `bench stream` and `bench latency`
 
 
-class Builder:
-    """Records the options of a session."""
-
-    def __init__(self) -> None:
-        self.options: dict[str, str] = {}
-
-    def master(self, master: str) -> Builder:
-        return self
-
-    def appName(self, name: str) -> Builder:
-        return self
-
-    def config(self, key: str = "", value: str = "", map: dict[str, str] | None = None) -> Builder:
-        self.options |= map if map is not None else {key: value}
-        return self
-
-    def getOrCreate(self) -> MagicMock:
-        return MagicMock()
-
-
 @pytest.fixture
 def ground(library: None, monkeypatch: pytest.MonkeyPatch) -> Any:
     for variable in ("SPARK_HOME", "PYSPARK_PYTHON"):
@@ -229,12 +209,17 @@ def ground(library: None, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_benchmarks_keep_sparks_shuffle_partitions(
     ground: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    builder = Builder()
+    builder = MagicMock()
+    for method in (builder.master, builder.appName, builder.config):
+        method.return_value = builder
     monkeypatch.setattr("drills.workloads.spark_app.SparkSession", MagicMock(builder=builder))
 
     ground.session(tmp_path)
 
-    assert builder.options.get("spark.sql.shuffle.partitions", "200") == "200"
+    options: dict[str, str] = {}
+    for call in builder.config.call_args_list:
+        options |= call.kwargs.get("map") or dict([call.args])
+    assert len(options) > 1 and options.get("spark.sql.shuffle.partitions", "200") == "200"
 
 
 # ---- restarts of a query by the demo's Spark application
