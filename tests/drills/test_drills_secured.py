@@ -130,12 +130,7 @@ def test_named_group_in_a_secured_path_needs_an_identity_of_its_coordinators(
     ids=["wrong password", "no TLS", "no credentials"],
 )
 def test_refused_credentials_end_a_drill_before_it_begins(
-    secured: Ensemble,
-    access: ZooKeeperAccess,
-    tmp_path: Path,
-    variables: dict[str, str],
-    has_tls: bool,
-    sentence: str,
+    secured: Ensemble, access: ZooKeeperAccess, tmp_path: Path, variables: dict[str, str], has_tls: bool, sentence: str
 ) -> None:
     words = ["--zk-config", str(config_file(tmp_path, access))] if has_tls else []
 

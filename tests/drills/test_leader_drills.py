@@ -75,9 +75,7 @@ def test_the_next_leader_is_asked_after_a_backoff_and_all_hear(quiet_set: dict[s
     assert failed.leader in failed.heard == failed.members == adopted.members
 
 
-def test_a_killed_leader_leaves_nothing_then_a_part_then_a_whole_answer(
-    quiet_set: dict[str, dict[str, Any]],
-) -> None:
+def test_a_killed_leader_leaves_nothing_then_a_part_then_a_whole_answer(quiet_set: dict[str, dict[str, Any]]) -> None:
     lines = (Path(quiet_set["leader-sigkill"]["folder"]) / "history.jsonl").read_text().splitlines()
     events = [json.loads(line) for line in lines]
     killed = [event["process"] for event in events if event.get("kind") == "kill"]
@@ -92,9 +90,7 @@ def test_a_killed_leader_leaves_nothing_then_a_part_then_a_whole_answer(
     assert without_answer == [set(), {"member"}]
 
 
-def test_the_ask_of_a_dead_coordinator_is_sent_again_to_the_same_leader(
-    quiet_set: dict[str, dict[str, Any]],
-) -> None:
+def test_the_ask_of_a_dead_coordinator_is_sent_again_to_the_same_leader(quiet_set: dict[str, dict[str, Any]]) -> None:
     found = asks(quiet_set["coordinator-sigkill-each-step-client"])
 
     assert len(found) == 7

@@ -105,8 +105,7 @@ def test_pool_without_a_coordinator_says_so_when_waited_for(spark: SparkSession,
         eventually(lambda: len(world.names(GroupPaths("g").ids)) == 2, 90, "its slots have registered")
 
         with pytest.raises(
-            CoordinatorError,
-            match="unassigned p-slot-0, p-slot-1: no coordinator is elected: start a node",
+            CoordinatorError, match="unassigned p-slot-0, p-slot-1: no coordinator is elected: start a node"
         ):
             fetchers.wait_until_running(0.5)
 

@@ -234,8 +234,7 @@ OPERATIONS: dict[str, Callable[..., Operation | list[Operation]]] = {
         G.id(name), Registration(f"{name}-a", **{"subscription": {"flights": 1}, **more}).to_bytes()
     ),
     "offers": lambda history, name, topic, pattern: SetData(
-        G.id(name),
-        edited(history.tree[G.id(name)][0], client=offer(topic, pattern=pattern).to_json()).encode(),
+        G.id(name), edited(history.tree[G.id(name)][0], client=offer(topic, pattern=pattern).to_json()).encode()
     ),
     "query": lambda history, name, finished, run="r2", **more: history.put(
         G.query(name), Query(run, finished, 0, **more).to_bytes()

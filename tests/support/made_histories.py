@@ -205,10 +205,7 @@ class History:
         self.states[group] = state
         path = GroupPaths(group).state
         return self.commit(
-            who or self.coordinator,
-            Check(COORDINATOR_EPOCH, self.fence),
-            self.put(path, state.to_bytes()),
-            *operations,
+            who or self.coordinator, Check(COORDINATOR_EPOCH, self.fence), self.put(path, state.to_bytes()), *operations
         )
 
     def target(self, shares: Shares) -> dict[str, Target]:

@@ -161,11 +161,7 @@ def test_connect_reply_has_a_timeout_unless_the_session_has_ended() -> None:
 
 @pytest.mark.parametrize(
     ("parse", "packet"),
-    [
-        (proxy.xid, REQUEST[:4]),
-        (proxy.op_code, REQUEST[:8]),
-        (proxy.opened_ms, made_packets.connected(1, 2)[:16]),
-    ],
+    [(proxy.xid, REQUEST[:4]), (proxy.op_code, REQUEST[:8]), (proxy.opened_ms, made_packets.connected(1, 2)[:16])],
 )
 def test_a_packet_cut_short_is_refused_wherever_it_is_cut(parse: Callable[[bytes], object], packet: bytes) -> None:
     for length in range(len(packet)):
@@ -176,9 +172,7 @@ def test_a_packet_cut_short_is_refused_wherever_it_is_cut(parse: Callable[[bytes
 # ---- ports of proxies
 
 
-def test_proxies_of_a_process_never_choose_a_port_that_another_will_bind(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_proxies_of_a_process_never_choose_a_port_that_another_will_bind(monkeypatch: pytest.MonkeyPatch) -> None:
     base = choose_ports(3, None)[0].client
 
     def first_free(servers: int, base_port: int | None) -> list[Ports]:
