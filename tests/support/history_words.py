@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +39,7 @@ from coordinator.zk.znodes.records import (
 from coordinator.zk.znodes.regions import GroupRegion, Order, Progress
 from coordinator.zk.znodes.segments import Query, SealedRange, SegmentsRecord
 from drills.checker.replay.sketches import of_range
-from tests.support.made_histories import Made, MadeLife, Story, edited, offer, parted
+from tests.support.made_histories import Enough, Made, MadeLife, Story, edited, offer, parted
 
 G, R = GroupPaths("g"), RegionPaths("r")
 
@@ -147,12 +148,14 @@ def say(history: Any, line: str) -> None:
 
 
 def tell(history: Any, module: str) -> None:
-    """The lines of the text beside a module, of which the first is its title; a point is behind `==`."""
-    for line in filter(None, Path(module).with_suffix(".txt").read_text().splitlines()[1:]):
-        if line.startswith("== "):
-            history.point(line.removeprefix("== "))
-        else:
-            say(history, line)
+    """The lines of the text beside a module, of which the first is its title, up to their end or to a happening that
+    ends them; a point is behind `==`."""
+    with suppress(Enough):
+        for line in filter(None, Path(module).with_suffix(".txt").read_text().splitlines()[1:]):
+            if line.startswith("== "):
+                history.point(line.removeprefix("== "))
+            else:
+                say(history, line)
 
 
 # ---- states and channels with changes
@@ -405,8 +408,7 @@ def goes(history: Any, name: str, first: int, **at: int | None) -> None:
 
 def delivers(history: Any, who: str, number: int, **more: Any) -> None:
     """`delivers q#2 2`: a batch of query q with everything after the last one."""
-    last = [event for event in history.events if event["event"] == "batch"][-1]
-    history.batch(who, "g", "q", "r", number, last["upto"], **more)
+    history.batch(who, "g", "q", "r", number, _batch(history.events, "-1")["upto"], **more)
 
 
 def calm(history: Any, stuck: str, *broken: str) -> None:
@@ -435,12 +437,6 @@ def ranges(history: Any, name: str, kind: str, text: str, span: str, checked: An
     looked = {} if checked is None else {"checked": checked}
     own = {"group": life.group, "consumer": name, "incarnation": f"{name}-a"}
     history.event(kind, f"{name}#1", **own, ranges=[item], **looked)
-
-
-def computed(history: Any, group: str, strategy: str, text: object, some: object) -> None:
-    """`computed g range "input" 0-1`: an assignment, in which s0 has these partitions."""
-    target = {"s0": {"s0-0": {"flights": str(some)}}}
-    history.event("assignment", "b#1", group=group, strategy=strategy, input=text, target=target)
 
 
 def fails(history: Any, who: str, query: str, *why: object) -> None:
@@ -480,7 +476,7 @@ VERBS: dict[str, Callable[..., object]] = {
         each.__name__: each
         for each in (
             gives, decides, channel, stands, acks, halts, comes, another, depose, reuses, outlives, sealed, jumps, goes,
-            delivers, calm, turns, wakes, ranges, computed, fails, adopts,
+            delivers, calm, turns, wakes, ranges, fails, adopts,
         )
     },
 }  # fmt: skip

@@ -38,7 +38,7 @@ class LedGroup(Story):
         self.events[0]["bounds"]["assignment_timeout"] = 5.0
         self.asks: dict[str, Ask] = {}
         self.client = ClientSide("consumer")
-        self.go_through(lambda: tell(self, __file__))
+        tell(self, __file__)
 
     # ---- members
 

@@ -474,14 +474,6 @@ class Story(History):
         self._point, self._happening = point, happening
         self.reached: list[str] = []
 
-    def go_through(self, *chapters: Callable[[], None]) -> None:
-        """The story, up to its end or to a happening that ends it."""
-        for chapter in chapters:
-            try:
-                chapter()
-            except Enough:
-                break
-
     def point(self, name: str) -> None:
         """A test's happening is inserted here."""
         self.reached.append(name)

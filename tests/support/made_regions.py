@@ -58,7 +58,7 @@ class RegionGroup(Story):
         self.region = Region(groups=("g",), reset=0)
         self.held: dict[str, MadeState] = {}
         self.cuts: dict[int, dict[str, tuple[Contribution, dict[Key, Sketch]]]] = {}
-        self.go_through(lambda: tell(self, __file__))
+        tell(self, __file__)
 
     # ---- the coordinator
 

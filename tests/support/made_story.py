@@ -21,7 +21,7 @@ class StoryHistory(Story):
 
     def __init__(self, point: str = "", happening: Happening | None = None) -> None:
         super().__init__(point, happening)
-        self.go_through(lambda: tell(self, __file__))
+        tell(self, __file__)
 
     def assigned(self, group: str, shares: Shares) -> Made:
         members = {name: self.lives[name].channel.incarnation for name in sorted(shares)}

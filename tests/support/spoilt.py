@@ -1,7 +1,7 @@
 """A made story with something in it that must not happen, and what the checker makes of it.
 
 Most cases are text (`written_histories.py`). One that changes the events is its body, under a decorator that says what
-is found; with a point (`at`) the body is what happens there:
+is found:
 
     @breaks("S1", "at 36 s", witness="s1#1 begin, s3#1 begin, s1#1 lease, s3#1 lease")
     def test_lease_renewed_after_the_partition_was_handed_on_breaks_it(events: list[Made]) -> None:
@@ -11,8 +11,6 @@ is found; with a point (`at`) the body is what happens there:
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from inspect import signature
 from typing import Any
 
 from drills.checker import Event, Verdicts, Violation, check
@@ -68,45 +66,24 @@ def name_of(event: Event) -> str:
     return f"{name} {'/'.join(path.split('/')[-2:])}"
 
 
-# ---- cases
-
-
-def _case(at: str, goes_on: bool, judge: Callable[[Verdicts], object]) -> Callable[[Callable[..., Any]], Any]:
-    """A test of a body, whose further parameters are those of the test."""
-
-    def decorate(body: Callable[..., Any]) -> Callable[..., None]:
-        def test(**parameters: object) -> None:
-            happen = partial(body, **parameters)
-            judge(spoilt(at, happen, goes_on) if at else changed(happen))
-
-        declared = signature(body)
-        test.__name__, test.__doc__, test.__module__ = body.__name__, body.__doc__, body.__module__
-        vars(test)["__signature__"] = declared.replace(parameters=list(declared.parameters.values())[1:])
-        return test
-
-    return decorate
-
-
-def breaks(
-    invariant: str, *why: str, at: str = "", witness: str = "", alone: bool = True, goes_on: bool = False
-) -> Callable[[Callable[..., Any]], Any]:
-    """An invariant is broken.
+def breaks(invariant: str, *why: str, witness: str = "", alone: bool = True) -> Callable[[Callable[..., Any]], Any]:
+    """A test of a body that changes the events: an invariant is broken.
 
     :param why: parts of the reason; ^ is its beginning, $ its end.
     :param witness: the whole of it, in short.
     :param alone: no other is broken, and this one in one way; otherwise the first finding counts.
     """
 
-    def judge(verdicts: Verdicts) -> None:
-        assert verdicts[invariant].findings, verdicts.text()
-        found = only(verdicts, invariant) if alone else verdicts[invariant].findings[0]
-        for each in why:
-            assert each in f"^{found.why}$", found
-        assert not witness or ", ".join(names(found)) == witness, found
+    def decorate(body: Callable[[list[Made]], object]) -> Callable[[], None]:
+        def test() -> None:
+            verdicts = changed(body)
+            assert verdicts[invariant].findings, verdicts.text()
+            found = only(verdicts, invariant) if alone else verdicts[invariant].findings[0]
+            for each in why:
+                assert each in f"^{found.why}$", found
+            assert not witness or ", ".join(names(found)) == witness, found
 
-    return _case(at, goes_on, judge)
+        test.__name__, test.__doc__, test.__module__ = body.__name__, body.__doc__, body.__module__
+        return test
 
-
-def holds() -> Callable[[Callable[..., Any]], Any]:
-    """Nothing is broken."""
-    return _case("", False, held)
+    return decorate
