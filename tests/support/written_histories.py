@@ -29,13 +29,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drills.checker import Verdicts, check
+from drills.checker import Event, Verdicts, Violation, check
 from tests.support.history_words import LATER, say
 from tests.support.made_asks import led
-from tests.support.made_histories import Enough
+from tests.support.made_histories import Enough, Happening, Made
 from tests.support.made_regions import region_story
 from tests.support.made_story import story
-from tests.support.spoilt import names, only
 
 STORIES: dict[str, Callable[..., Any]] = {"story": story, "asks": led, "region": region_story}
 EXPECTED = re.compile(r"(holds|[SL]\d+)( S\d+| L\d+)?( too| open| due| with| without| among)?(?:: (.*))?")
@@ -131,3 +130,67 @@ def expect(verdicts: Verdicts, wanted: str, witness: str = "") -> None:
     for part in why.split(" ... "):
         assert part in f"^{found.why}$", found
     assert not witness or ", ".join(names(found)) == witness.removeprefix("by "), found
+
+
+# ---- cases that are no text
+
+
+def spoilt(point: str, happening: Happening, goes_on: bool = False) -> Verdicts:
+    """The verdicts on the story with `happening` at one of its points, after which it ends, or goes on."""
+
+    def happen(history: Any) -> None:
+        happening(history)
+        if not goes_on:
+            raise Enough
+
+    return check(story(point, happen))
+
+
+def changed(change: Callable[[list[Made]], object]) -> Verdicts:
+    """The verdicts on the story's events after `change` has been at them."""
+    events = story()
+    change(events)
+    return check(events)
+
+
+def only(verdicts: Verdicts, invariant: str) -> Violation:
+    """The finding of a history that breaks one invariant, in one way."""
+    assert [verdict.invariant for verdict in verdicts.broken] == [invariant], verdicts.text()
+    findings = verdicts[invariant].findings
+    assert len(findings) == 1, verdicts.text()
+    assert verdicts[invariant].why == findings[0].why and verdicts[invariant].witness == findings[0].witness
+    return findings[0]
+
+
+def held(verdicts: Verdicts) -> None:
+    """Nothing is broken."""
+    assert not verdicts.broken, verdicts.text()
+
+
+def names(finding: Violation) -> list[str]:
+    """The witness in short: process and event, in order."""
+    times = [event["at"] for event in finding.witness]
+    assert times == sorted(times)
+    return [name_of(event) for event in finding.witness]
+
+
+def name_of(event: Event) -> str:
+    """`s0#1 begin`; of a commit also the end of the first path that it writes."""
+    name = f"{event['who']} {event['event']}"
+    if event["event"] != "commit":
+        return name
+    path = next(op["path"] for op in event["ops"] if op["op"] != "check")
+    return f"{name} {'/'.join(path.split('/')[-2:])}"
+
+
+def breaks(wanted: str, witness: str = "") -> Callable[[Callable[[list[Made]], object]], Callable[[], None]]:
+    """A test of a body that changes the events of the whole story: the verdict and the witness are as in a case."""
+
+    def decorate(body: Callable[[list[Made]], object]) -> Callable[[], None]:
+        def test() -> None:
+            expect(changed(body), wanted, witness)
+
+        test.__name__, test.__doc__, test.__module__ = body.__name__, body.__doc__, body.__module__
+        return test
+
+    return decorate

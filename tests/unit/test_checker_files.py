@@ -21,7 +21,7 @@ from drills.checker.replay.txn_log import MAGIC, transactions
 from tests.support.made_histories import Made
 from tests.support.made_regions import region_story
 from tests.support.made_story import G, story
-from tests.support.spoilt import changed
+from tests.support.written_histories import changed
 
 
 def write(path: Path, events: Iterable[Made | str]) -> Path:
