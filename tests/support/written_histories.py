@@ -4,7 +4,7 @@
     turn: start s0 0-1              what happens, one after the other, then the story ends
     twice? turn: start s0 0-1       only in the variants that are `twice`
     pass $seconds                   another value in each variant
-      seconds=1 => holds            of a variant, nothing is broken; `holds S6`: this one is not, whatever others are
+      seconds=1 => holds            of a variant, nothing is broken; `holds S6`: this one is not, though others may be
       twice seconds=2 => S6: is pending ... of s0
         by b#1 commit g/state, s1#1 commit channel/s1
                                     S6 is broken, and no other; the parts of its reason (^ is its beginning, $ its
@@ -15,9 +15,9 @@
                                     `S5 among: ...`: one has, and no other invariant is broken
       L1 L3: has waited             both are broken and no other; the reason and the witness are the second's
 
-`go on` is for a story that does. Other lines are a method of the story with its arguments, or one of `VERBS` below;
-what follows a colon are the operations of a transaction (`OPERATIONS`), with paths as in `g/ids/s2`. Words are numbers
-and JSON without spaces, or text; `@zxid` and the like are in `values`. Shares are s0=0-1 (of the topic `flights`, else
+`go on` is for a story that does. Other lines are a method of the story with its arguments, or one of `VERBS` or `LATER`
+in `history_words.py`; what follows a colon are the operations of a transaction (`OPERATIONS`), with paths as in
+`g/ids/s2`. Words are numbers and JSON without spaces, or text; `@zxid` and the like are in `values`. Shares are s0=0-1 (of the topic `flights`, else
 c1=cities-1:0-3), and partitions flights-2 (flights-2@150 is one with its offset, +flights-2 one without).
 """
 
@@ -60,7 +60,7 @@ class Case:
         """Let it happen, and compare the verdicts."""
         text = "\n".join((*self.lines, "==", *self.wanted))
         for name, _, value in (word.partition("=") for word in self.variant.split() if "=" in word):
-            text = text.replace(f"${name}", value)
+            text = re.sub(rf"\${name}\b", value, text)
         given, _, wanted = text.rpartition("==\n")
         lines = [one for line in given.splitlines() for one in unfolded(line, self.variant.split())]
         later = [line.split() for line in lines if line.split()[0] in LATER]
