@@ -17,8 +17,9 @@
 
 `go on` is for a story that does. Other lines are a method of the story with its arguments, or one of `VERBS` or `LATER`
 in `history_words.py`; what follows a colon are the operations of a transaction (`OPERATIONS`), with paths as in
-`g/ids/s2`. Words are numbers and JSON without spaces, or text; `@zxid` and the like are in `values`. Shares are s0=0-1 (of the topic `flights`, else
-c1=cities-1:0-3), and partitions flights-2 (flights-2@150 is one with its offset, +flights-2 one without).
+`g/ids/s2`. Words are numbers and JSON without spaces, or text; `@zxid` and the like are in `values`. Shares are s0=0-1
+(of the topic `flights`, else c1=cities-1:0-3), and partitions flights-2 (flights-2@150 is one with its offset,
++flights-2 one without).
 """
 
 from __future__ import annotations
