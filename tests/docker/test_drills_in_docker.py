@@ -37,12 +37,7 @@ def drilling(runs: Path, *names: str) -> Iterator[subprocess.Popen[str]]:
     with (
         (runs / "said").open("wb") as said,
         subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=said,
-            text=True,
-            env=environment(),
-            cwd=REPOSITORY,
+            command, stdout=subprocess.PIPE, stderr=said, text=True, env=environment(), cwd=REPOSITORY
         ) as drill,
     ):
         try:

@@ -42,9 +42,7 @@ def test_everything_that_a_verdict_was_decided_from_is_kept(short_set: dict[str,
 
 @ALL_DRILLS
 @pytest.mark.timeout(1200)
-def test_a_killed_consumers_history_has_the_standstill_that_the_drill_measured(
-    short_set: dict[str, dict[str, Any]],
-) -> None:
+def test_a_killed_consumers_history_has_the_measured_standstill(short_set: dict[str, dict[str, Any]]) -> None:
     drill = short_set["consumer-sigkill"]
     after = json.loads((Path(drill["folder"]) / "after.json").read_text())
     records = [json.loads(node["data"]) for path, node in after.items() if "/drill/history/rebalance-" in path]

@@ -82,9 +82,7 @@ def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     [bite if bite is ONE else pytest.param(bite, marks=ALL_DRILLS) for bite in BITES],
     ids=[f"{bite.breaks}-{bite.mutation}" for bite in BITES],
 )
-def test_a_drill_fails_by_the_name_of_the_invariant_that_is_broken(
-    reports: dict[str, dict[str, Any]], bite: Bite
-) -> None:
+def test_a_drill_fails_by_the_name_of_the_broken_invariant(reports: dict[str, dict[str, Any]], bite: Bite) -> None:
     drill = reports[bite.mutation]
 
     assert drill["verdict"] == "FAIL"

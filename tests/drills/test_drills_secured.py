@@ -68,9 +68,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_servers_of_these_tests_refuse_whoever_does_not_authenticate(
-    secured: Ensemble, access: ZooKeeperAccess
-) -> None:
+def test_servers_refuse_who_does_not_authenticate(secured: Ensemble, access: ZooKeeperAccess) -> None:
     for refused in (replace(access, zk_auth_file=""), ZooKeeperAccess(zk_auth_file=access.zk_auth_file)):
         with pytest.raises(CoordinatorError):
             open_kazoo(secured.hosts, 4000, 3.0, access=refused).commit([])
@@ -132,12 +130,7 @@ def test_named_group_in_a_secured_path_needs_an_identity_of_its_coordinators(
     ids=["wrong password", "no TLS", "no credentials"],
 )
 def test_refused_credentials_end_a_drill_before_it_begins(
-    secured: Ensemble,
-    access: ZooKeeperAccess,
-    tmp_path: Path,
-    variables: dict[str, str],
-    has_tls: bool,
-    sentence: str,
+    secured: Ensemble, access: ZooKeeperAccess, tmp_path: Path, variables: dict[str, str], has_tls: bool, sentence: str
 ) -> None:
     words = ["--zk-config", str(config_file(tmp_path, access))] if has_tls else []
 

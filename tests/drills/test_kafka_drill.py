@@ -46,9 +46,7 @@ def kafka_drill(tmp_path_factory: pytest.TempPathFactory) -> Drilled:
     return Drilled(code, drill)
 
 
-def test_broker_kill_loses_and_duplicates_no_record_and_triggers_no_rebalance(
-    kafka_drill: Drilled,
-) -> None:
+def test_broker_kill_loses_and_duplicates_no_record_and_triggers_no_rebalance(kafka_drill: Drilled) -> None:
     drill = kafka_drill.drill
 
     require_pass(drill)

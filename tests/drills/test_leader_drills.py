@@ -61,16 +61,12 @@ def asks(drill: dict[str, Any]) -> list[AskShown]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_leader_and_coordinator_failures_stay_within_their_bounds(
-    quiet_set: dict[str, dict[str, Any]], name: str
-) -> None:
+def test_leader_and_coordinator_failures_stay_within_bounds(quiet_set: dict[str, dict[str, Any]], name: str) -> None:
     require_pass(quiet_set[name])
 
 
 @pytest.mark.parametrize("name", ["leader-hangs-in-assign", "leader-raises"])
-def test_next_leader_is_asked_after_a_backoff_and_the_failed_leader_is_notified(
-    quiet_set: dict[str, dict[str, Any]], name: str
-) -> None:
+def test_the_next_leader_is_asked_after_a_backoff_and_all_hear(quiet_set: dict[str, dict[str, Any]], name: str) -> None:
     failed, adopted = asks(quiet_set[name])
 
     assert failed.failed is not None and failed.adopted is None
@@ -79,9 +75,7 @@ def test_next_leader_is_asked_after_a_backoff_and_the_failed_leader_is_notified(
     assert failed.leader in failed.heard == failed.members == adopted.members
 
 
-def test_a_leader_that_is_killed_leaves_nothing_then_a_part_then_a_whole_answer(
-    quiet_set: dict[str, dict[str, Any]],
-) -> None:
+def test_a_killed_leader_leaves_nothing_then_a_part_then_a_whole_answer(quiet_set: dict[str, dict[str, Any]]) -> None:
     lines = (Path(quiet_set["leader-sigkill"]["folder"]) / "history.jsonl").read_text().splitlines()
     events = [json.loads(line) for line in lines]
     killed = [event["process"] for event in events if event.get("kind") == "kill"]
@@ -96,9 +90,7 @@ def test_a_leader_that_is_killed_leaves_nothing_then_a_part_then_a_whole_answer(
     assert without_answer == [set(), {"member"}]
 
 
-def test_the_ask_that_a_dead_coordinator_left_is_sent_again_to_the_same_leader(
-    quiet_set: dict[str, dict[str, Any]],
-) -> None:
+def test_the_ask_of_a_dead_coordinator_is_sent_again_to_the_same_leader(quiet_set: dict[str, dict[str, Any]]) -> None:
     found = asks(quiet_set["coordinator-sigkill-each-step-client"])
 
     assert len(found) == 7

@@ -92,9 +92,7 @@ def submit(installed: Path, python: Path, mode: str, world: World, folder: Path,
     return found
 
 
-def test_spark_submit_runs_from_an_environment_that_has_only_the_wheel(
-    world: World, installed: Path, dependencies: Path, tmp_path: Path
-) -> None:
+def test_spark_submit_needs_only_the_wheel(world: World, installed: Path, dependencies: Path, tmp_path: Path) -> None:
     world.coordinator()
     world.topic("t", 2)
     produce(world, tmp_path / "log", "t", 500)

@@ -70,9 +70,7 @@ def demonstrated(runs: Path, *options: str) -> dict[str, Any]:
     ],
     ids=["with the embedded log, secured", "three servers and kafka"],
 )
-def test_the_demo_loses_and_repeats_nothing_and_leaves_no_process_behind(
-    tmp_path: Path, options: tuple[str, ...], servers: int
-) -> None:
+def test_the_demo_loses_repeats_and_leaves_nothing(tmp_path: Path, options: tuple[str, ...], servers: int) -> None:
     if "--kafka" in options:
         require_kafka()
 

@@ -87,9 +87,7 @@ def ends(kafka: Kafka, topic: str) -> tuple[dict[str, dict[str, int]], int]:
     return {topic: {str(number): records[-1].offset + 1 for number, records in found.items()}}, 0
 
 
-def test_dataframe_holds_exactly_kafkas_records_after_a_broker_restart(
-    spark: SparkSession, kafka: Kafka, world: World, tmp_path: Path
-) -> None:
+def test_kafkas_records_after_a_broker_restart(spark: SparkSession, kafka: Kafka, world: World, tmp_path: Path) -> None:
     topic, group = kafka.name("pool"), kafka.name("group")
     kafka.topic(topic, PARTITIONS)
     write(kafka, topic, 250)

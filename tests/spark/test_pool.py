@@ -89,9 +89,7 @@ def test_pool_is_waited_for_logs_that_it_runs_and_shows_its_slots(
 
 
 @pytest.mark.full("pools and queries in each situation")
-def test_group_of_a_pool_starts_with_one_generation_once_all_slots_have_joined(
-    spark: SparkSession, world: World, tmp_path: Path
-) -> None:
+def test_a_pools_group_starts_with_one_generation_of_all(spark: SparkSession, world: World, tmp_path: Path) -> None:
     world.coordinator(group_initial_rebalance_delay_ms=600_000)
     world.topic("t", 4)
     with pool(spark, world, "g", tmp_path, {"t": 1}) as fetchers:
@@ -101,24 +99,19 @@ def test_group_of_a_pool_starts_with_one_generation_once_all_slots_have_joined(
 
 
 @pytest.mark.full("pools and queries in each situation")
-def test_pool_without_a_coordinator_says_so_while_it_is_waited_for(
-    spark: SparkSession, world: World, tmp_path: Path
-) -> None:
+def test_pool_without_a_coordinator_says_so_when_waited_for(spark: SparkSession, world: World, tmp_path: Path) -> None:
     world.topic("t", 4)
     with pool(spark, world, "g", tmp_path, {"t": 1}) as fetchers:
         eventually(lambda: len(world.names(GroupPaths("g").ids)) == 2, 90, "its slots have registered")
 
         with pytest.raises(
-            CoordinatorError,
-            match="unassigned p-slot-0, p-slot-1: no coordinator is elected: start a node",
+            CoordinatorError, match="unassigned p-slot-0, p-slot-1: no coordinator is elected: start a node"
         ):
             fetchers.wait_until_running(0.5)
 
 
 @pytest.mark.full("pools and queries in each situation")
-def test_pool_without_an_answer_of_zookeeper_is_shown_at_once_and_waited_for(
-    spark: SparkSession, world: World, tmp_path: Path
-) -> None:
+def test_pool_without_zookeeper_is_shown_at_once_and_waits(spark: SparkSession, world: World, tmp_path: Path) -> None:
     world.coordinator()
     world.topic("t", 4)
     host, _, chroot = world.zk.partition("/")
@@ -141,9 +134,7 @@ def test_pool_without_an_answer_of_zookeeper_is_shown_at_once_and_waited_for(
 
 
 @pytest.mark.full("pools and queries in each situation")
-def test_slot_leads_a_client_assigned_pool_and_its_kill_loses_no_record(
-    spark: SparkSession, world: World, tmp_path: Path
-) -> None:
+def test_killed_leading_slot_of_a_pool_loses_no_record(spark: SparkSession, world: World, tmp_path: Path) -> None:
     world.coordinator()
     world.topic("t", 4)
     sink = Delivered()
@@ -187,9 +178,7 @@ def test_segments_may_be_on_an_object_store(spark: SparkSession, world: World, t
 
 
 @pytest.mark.full("pools and queries in each situation")
-def test_failed_slot_is_retried_and_its_status_has_the_reason(
-    spark: SparkSession, world: World, tmp_path: Path
-) -> None:
+def test_failed_slot_is_retried_and_its_status_has_a_reason(spark: SparkSession, world: World, tmp_path: Path) -> None:
     world.topic("t", 1)
     produce(world, tmp_path / "log", "t", 10)
     world.coordinator()
@@ -221,9 +210,7 @@ def test_slot_without_its_folders_is_failing_and_says_why(
 
 
 @pytest.mark.full("pools and queries in each situation")
-def test_slot_whose_folder_belongs_to_another_chroot_is_failing_and_says_so(
-    spark: SparkSession, world: World, tmp_path: Path
-) -> None:
+def test_slot_with_the_folder_of_another_chroot_says_so(spark: SparkSession, world: World, tmp_path: Path) -> None:
     world.topic("t", 1)
     world.coordinator()
     SegmentFolder(str(tmp_path / "shared")).mark("g", b'{"version":1,"chroot":"1f-195"}')
@@ -276,9 +263,7 @@ def incarnations(world: World, slots: int) -> list[str]:
     return [channel.incarnation for channel in channels]
 
 
-def test_pool_resized_under_load_leaves_the_remaining_slots_undisturbed(
-    spark: SparkSession, world: World, tmp_path: Path
-) -> None:
+def test_pool_resized_under_load_disturbs_no_slot_that_stays(spark: SparkSession, world: World, tmp_path: Path) -> None:
     with (
         running(spark, world, tmp_path) as (fetchers, sink),
         ContinuousRecords.produced(world, tmp_path / "log") as records,
@@ -314,9 +299,7 @@ def flows_on(sink: Delivered) -> None:
 
 
 @pytest.mark.full("pools and queries in each situation")
-def test_slot_that_waits_for_its_next_attempt_leaves_too_and_restarts(
-    spark: SparkSession, world: World, tmp_path: Path
-) -> None:
+def test_slot_between_two_attempts_leaves_too_and_restarts(spark: SparkSession, world: World, tmp_path: Path) -> None:
     world.topic("t", 1)
     world.coordinator()
     fetchers = pool(spark, world, "g", tmp_path, {"t": 1}, slots=2, log_dir="nonsense:/log")
@@ -330,9 +313,7 @@ def test_slot_that_waits_for_its_next_attempt_leaves_too_and_restarts(
 
 
 @pytest.mark.full("pools and queries in each situation")
-def test_resizes_at_the_same_time_are_carried_out_one_after_the_other(
-    spark: SparkSession, world: World, tmp_path: Path
-) -> None:
+def test_resizes_at_once_are_carried_out_one_after_another(spark: SparkSession, world: World, tmp_path: Path) -> None:
     with running(spark, world, tmp_path) as (fetchers, sink):
         produce(world, tmp_path / "log", "t", 500)
         world.stable("g", 2, timeout_s=90)
@@ -370,9 +351,7 @@ def test_a_pool_that_a_query_resizes_outlives_that_query(spark: SparkSession, wo
         assert world.state("g").generation == generation
 
 
-def test_a_size_that_cannot_be_is_refused_and_changes_nothing(
-    spark: SparkSession, world: World, tmp_path: Path
-) -> None:
+def test_an_impossible_size_is_refused_and_changes_nothing(spark: SparkSession, world: World, tmp_path: Path) -> None:
     world.topic("t", 1)
     fetchers = pool(spark, world, "g", tmp_path, {"t": 1}, slots=1)
     with pytest.raises(UsageError, match="start it first"):

@@ -67,9 +67,7 @@ def complete(world: World, records: int) -> int:
     return number
 
 
-def test_three_queries_hold_the_same_records_at_each_checkpoint_despite_kills(
-    spark: SparkSession, world: World, tmp_path: Path
-) -> None:
+def test_queries_agree_at_each_checkpoint_despite_kills(spark: SparkSession, world: World, tmp_path: Path) -> None:
     first = world.elected(world.coordinator(checkpoints_kept=100))
     world.topic("t", 4)
     sinks = {name: Delivered() for name in NAMES}

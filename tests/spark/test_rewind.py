@@ -68,9 +68,7 @@ def rewind(world: World, name: str, folder: Path, checkpoint: int, *more: str) -
     return CliRunner().invoke(main, ["rewind", "g", name, *options, *more])
 
 
-def test_stateful_queries_are_rewound_and_reach_the_same_state_by_other_batches(
-    spark: SparkSession, world: World, tmp_path: Path
-) -> None:
+def test_rewound_stateful_queries_reach_the_same_state(spark: SparkSession, world: World, tmp_path: Path) -> None:
     for name, value in (("minDeltasForSnapshot", "1"), ("maintenanceInterval", "1s")):
         spark.conf.set(f"{STATE}.{name}", value)
     world.elected(world.coordinator(checkpoint_interval_ms=600_000, checkpoints_kept=100))

@@ -23,12 +23,7 @@ from coordinator.zk.session.kazoo_store import open_kazoo
 from drills.environments.base import ENFORCED_SASL
 from tests.support.kafka import Kafka
 from tests.support.processes import REPOSITORY, consumer_process, node_process
-from tests.support.secured import (
-    flags,
-    identities_of_session,
-    printed_secrets,
-    zk_config,
-)
+from tests.support.secured import flags, identities_of_session, printed_secrets, zk_config
 from tests.support.spark import SESSION_MS, Delivered, query
 from tests.support.wait import eventually
 

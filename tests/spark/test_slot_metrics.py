@@ -37,9 +37,7 @@ def scraped(port: int) -> dict[tuple[str, str], float]:
     return {(s.name, s.labels.get("consumer", "")): s.value for family in families for s in family.samples}
 
 
-def test_each_slot_exports_its_sealed_records_and_frees_its_port_at_the_end(
-    spark: SparkSession, world: World, tmp_path: Path
-) -> None:
+def test_each_slot_exports_its_records_and_frees_its_port(spark: SparkSession, world: World, tmp_path: Path) -> None:
     world.coordinator()
     world.topic("t", 4)
     port = two_ports()

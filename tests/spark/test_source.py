@@ -42,7 +42,7 @@ def sealed(world: World, tmp_path: Path) -> World:
     return world
 
 
-def test_available_now_query_delivers_the_available_records_and_ends(
+def test_available_now_query_delivers_what_is_there_and_ends(
     spark: SparkSession, sealed: World, tmp_path: Path
 ) -> None:
     sink = Delivered()
@@ -109,9 +109,7 @@ def test_columns_are_those_of_sparks_kafka_source(spark: SparkSession, world: Wo
     assert read(spark, world, "g").columns == [*list(first)[:5], "timestamp", "timestampType"]
 
 
-def test_a_missing_file_fails_the_query_with_its_name_and_offsets(
-    spark: SparkSession, sealed: World, tmp_path: Path
-) -> None:
+def test_a_missing_file_fails_the_query_by_name_and_offsets(spark: SparkSession, sealed: World, tmp_path: Path) -> None:
     name, segment = list(segments(sealed).items())[1]
     Path(segment.segments_dir, segment.file).unlink()
     running = query(read(spark, sealed, "g", query="q"), Delivered(), tmp_path / "checkpoint", availableNow=True)
@@ -120,9 +118,7 @@ def test_a_missing_file_fails_the_query_with_its_name_and_offsets(
 
 
 @pytest.mark.full("pools and queries in each situation")
-def test_a_damaged_file_fails_the_query_with_its_name_and_offsets(
-    spark: SparkSession, sealed: World, tmp_path: Path
-) -> None:
+def test_a_damaged_file_fails_the_query_by_name_and_offsets(spark: SparkSession, sealed: World, tmp_path: Path) -> None:
     name, segment = list(segments(sealed).items())[1]
     path = Path(segment.segments_dir, segment.file)
     path.write_bytes(path.read_bytes()[:-20] + bytes(20))
@@ -132,9 +128,7 @@ def test_a_damaged_file_fails_the_query_with_its_name_and_offsets(
 
 
 @pytest.mark.full("pools and queries in each situation")
-def test_a_flipped_bit_fails_the_query_with_its_offsets_and_checksums(
-    spark: SparkSession, sealed: World, tmp_path: Path
-) -> None:
+def test_a_flipped_bit_fails_the_query_with_its_checksums(spark: SparkSession, sealed: World, tmp_path: Path) -> None:
     name, segment = list(segments(sealed).items())[1]
     path = Path(segment.segments_dir, segment.file)
     whole = path.read_bytes()
@@ -151,9 +145,7 @@ def test_a_flipped_bit_fails_the_query_with_its_offsets_and_checksums(
 
 
 @pytest.mark.full("pools and queries in each situation")
-def test_pool_with_a_full_backlog_pauses_and_resumes_once_a_query_has_read_it(
-    spark: SparkSession, world: World, tmp_path: Path
-) -> None:
+def test_pool_with_a_full_backlog_pauses_until_it_is_read(spark: SparkSession, world: World, tmp_path: Path) -> None:
     world.coordinator(max_backlog_segments=5, backlog_interval_ms=100)
     world.topic("t", 2)
     sink, produced = Delivered(), 0
@@ -185,9 +177,7 @@ class StopsAfterOne(Delivered):
 
 
 @pytest.mark.full("pools and queries in each situation")
-def test_query_returning_after_collection_fails_with_the_lost_segments_and_a_remedy(
-    spark: SparkSession, sealed: World, tmp_path: Path
-) -> None:
+def test_query_back_after_collection_fails_with_a_remedy(spark: SparkSession, sealed: World, tmp_path: Path) -> None:
     slow = read(spark, sealed, "g", query="slow", maxRecordsPerTrigger="60")
     sink = StopsAfterOne()
     with pytest.raises(StreamingQueryException, match="the sink is away"):
@@ -225,9 +215,7 @@ def test_removed_running_query_fails_with_the_reason(spark: SparkSession, sealed
 
 
 @pytest.mark.full("pools and queries in each situation")
-def test_unnamed_query_without_a_checkpoint_holds_nothing_back_after_its_end(
-    spark: SparkSession, sealed: World
-) -> None:
+def test_unnamed_query_without_a_checkpoint_holds_nothing_after_its_end(spark: SparkSession, sealed: World) -> None:
     sink = Delivered()
     running = read(spark, sealed, "g").writeStream.foreachBatch(sink).start()
     eventually(lambda: sink.has_exactly("t", 2, 100), 60, "it has everything")
@@ -247,9 +235,7 @@ def batch(spark: SparkSession, world: World, **options: str) -> DataFrame:
     return spark.read.format("zk_group").option("zk", world.zk).option("group", "g").options(**options).load()
 
 
-def test_batch_read_has_the_sealed_records_with_the_streams_columns(
-    spark: SparkSession, sealed: World, tmp_path: Path
-) -> None:
+def test_batch_read_has_the_sealed_records_and_columns(spark: SparkSession, sealed: World, tmp_path: Path) -> None:
     frame = batch(spark, sealed, readers="3")
     assert frame.schema == read(spark, sealed, "g").schema
     rows = sorted((row.partition, row.offset, bytes(row.value)) for row in frame.collect())
@@ -268,9 +254,7 @@ def test_a_batch_read_before_anything_is_sealed_is_empty(spark: SparkSession, wo
 
 
 @pytest.mark.full("pools and queries in each situation")
-def test_a_batch_read_whose_segments_are_collected_after_its_plan_fails_by_name(
-    spark: SparkSession, sealed: World
-) -> None:
+def test_a_batch_read_with_segments_collected_after_its_plan_fails(spark: SparkSession, sealed: World) -> None:
     name, segment = next(iter(segments(sealed).items()))
     frame = batch(spark, sealed)
     assert frame.count() == 200
@@ -282,17 +266,13 @@ def test_a_batch_read_whose_segments_are_collected_after_its_plan_fails_by_name(
 
 @pytest.mark.full("pools and queries in each situation")
 @pytest.mark.parametrize("options", [{"startingSegments": "latest"}, {"startingSegments": "newest"}])
-def test_a_batch_read_from_a_start_that_makes_no_sense_is_refused(
-    spark: SparkSession, sealed: World, options: dict[str, str]
-) -> None:
+def test_batch_read_from_a_wrong_start_is_refused(spark: SparkSession, sealed: World, options: dict[str, str]) -> None:
     with pytest.raises(PySparkException, match="startingSegments"):
         batch(spark, sealed, **options).collect()
 
 
 @pytest.mark.full("pools and queries in each situation")
-def test_query_that_starts_at_the_latest_segment_delivers_later_records(
-    spark: SparkSession, world: World, tmp_path: Path
-) -> None:
+def test_query_from_the_latest_segment_on_has_later_records(spark: SparkSession, world: World, tmp_path: Path) -> None:
     world.coordinator()
     world.topic("t", 2)
     sink = Delivered()

@@ -26,9 +26,7 @@ OWN = {
 
 @pytest.mark.full("applications, as users run them")
 @pytest.mark.parametrize("master", ["local[3]", "local-cluster[1,3,1024]"])
-def test_an_application_with_a_consumer_py_of_its_own_fetches_and_reads(
-    world: World, tmp_path: Path, master: str
-) -> None:
+def test_an_application_with_its_own_consumer_py_fetches_and_reads(world: World, tmp_path: Path, master: str) -> None:
     world.coordinator()
     world.topic("t", 2)
     produce(world, tmp_path / "log", "t", 300)

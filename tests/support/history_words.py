@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from coordinator.zk.store import Check, Create, Delete, Operation, SetData
@@ -18,6 +21,7 @@ from coordinator.zk.znodes.paths import (
     PAUSED,
     Brokers,
     GroupPaths,
+    RegionPaths,
 )
 from coordinator.zk.znodes.records import (
     ASSIGNMENT_FAILED,
@@ -35,10 +39,9 @@ from coordinator.zk.znodes.records import (
 from coordinator.zk.znodes.regions import GroupRegion, Order, Progress
 from coordinator.zk.znodes.segments import Query, SealedRange, SegmentsRecord
 from drills.checker.replay.sketches import of_range
-from tests.support.made_asks import offer
-from tests.support.made_histories import Made, MadeLife, Story, edited, parted
-from tests.support.made_regions import R
-from tests.support.made_story import G
+from tests.support.made_histories import Enough, Made, MadeLife, Story, edited, offer, parted
+
+G, R = GroupPaths("g"), RegionPaths("r")
 
 # ---- words
 
@@ -74,8 +77,11 @@ def values(history: Any) -> dict[str, Callable[[], Any]]:
         "@finished": lambda: history.finished_by("q"),
         "@newest": lambda: max(czxid for path, (_, _, _, czxid) in history.tree.items() if "/segment-" in path),
         "@since": lambda: json.loads(history.tree[G.query("late")][0])["finished"],
+        "@upto0": lambda: _batch(history.events, "0")["upto"],
+        "@upto1": lambda: _batch(history.events, "1")["upto"],
         "@epoch": lambda: history.epoch,
         "@next": lambda: history.states["g"].generation + 1,
+        "@nexth": lambda: history.states.get("h", GroupState()).generation + 1,
         "@coordinator": lambda: history.coordinator,
         "@ask": lambda: history.name,
         "@empty": lambda: b"",
@@ -139,6 +145,17 @@ def say(history: Any, line: str) -> None:
         words[0] = history.lives[words[0]]
     method = getattr(history, {"pass": "pass_"}.get(verb, verb))
     method(*words, *([shares_of(shares)] if shares else []), *ops, **options)
+
+
+def tell(history: Any, module: str) -> None:
+    """The lines of the text beside a module, of which the first is its title, up to their end or to a happening that
+    ends them; a point is behind `==`."""
+    with suppress(Enough):
+        for line in filter(None, Path(module).with_suffix(".txt").read_text().splitlines()[1:]):
+            if line.startswith("== "):
+                history.point(line.removeprefix("== "))
+            else:
+                say(history, line)
 
 
 # ---- states and channels with changes
@@ -220,8 +237,7 @@ OPERATIONS: dict[str, Callable[..., Operation | list[Operation]]] = {
         G.id(name), Registration(f"{name}-a", **{"subscription": {"flights": 1}, **more}).to_bytes()
     ),
     "offers": lambda history, name, topic, pattern: SetData(
-        G.id(name),
-        edited(history.tree[G.id(name)][0], client=offer(topic, pattern=pattern).to_json()).encode(),
+        G.id(name), edited(history.tree[G.id(name)][0], client=offer(topic, pattern=pattern).to_json()).encode()
     ),
     "query": lambda history, name, finished, run="r2", **more: history.put(
         G.query(name), Query(run, finished, 0, **more).to_bytes()
@@ -294,11 +310,19 @@ def _paused(*groups: str) -> PausedRecord:
 
 
 def gives(history: Any, group: str = "g", *, ops: Sequence[Operation] = (), marked: str = "", **options: Any) -> None:
-    """`gives h c1=cities-1:0-3: ...`: a multi that begins a generation; marked= a partition under a mark."""
+    """`gives h c1=cities-1:0-3: ...`: a multi that begins a generation; mark=s2, or marked= a partition."""
     shares = {name: options.pop(name) for name in list(options) if name in history.lives}
     if marked:
         options["marks"] = (Mark("s8", "s8-a", frozenset({part_of(marked)}), 4000, "evicted"),)
+    elif "mark" in options:
+        options["marks"] = options.pop("mark")
     history.fenced(group, replace(history.rebalance(group, shares_of(shares)), **options), *ops)
+
+
+def decides(history: Any, group: str = "g", **options: Any) -> None:
+    """The same with the event of its assignment."""
+    history.assigned(group, {name: share(text) for name, text in options.items() if name in history.lives})
+    gives(history, group, **options)
 
 
 def channel(history: Any, name: str, *words: str, ops: Sequence[Operation] = (), **options: Any) -> None:
@@ -326,9 +350,9 @@ def halts(history: Any, name: str, why: str, *parts: str) -> None:
     history.halt(life, frozenset(map(part_of, parts)) or frozenset(life.channel.running), why)
 
 
-def comes(history: Any, who: str, incarnation: str, group: str = "g", kind: str = "slot") -> None:
+def comes(history: Any, who: str, incarnation: str, group: str = "g", kind: str = "slot", **wants: Any) -> None:
     """`comes s9#1 s9-a`: a consumer registers."""
-    history.register(history.consumer(who, group, kind), incarnation)
+    history.register(history.consumer(who, group, kind), incarnation, **wants)
 
 
 def another(history: Any, node: str = "a#1") -> None:
@@ -384,8 +408,7 @@ def goes(history: Any, name: str, first: int, **at: int | None) -> None:
 
 def delivers(history: Any, who: str, number: int, **more: Any) -> None:
     """`delivers q#2 2`: a batch of query q with everything after the last one."""
-    last = [event for event in history.events if event["event"] == "batch"][-1]
-    history.batch(who, "g", "q", "r", number, last["upto"], **more)
+    history.batch(who, "g", "q", "r", number, _batch(history.events, "-1")["upto"], **more)
 
 
 def calm(history: Any, stuck: str, *broken: str) -> None:
@@ -416,12 +439,6 @@ def ranges(history: Any, name: str, kind: str, text: str, span: str, checked: An
     history.event(kind, f"{name}#1", **own, ranges=[item], **looked)
 
 
-def computed(history: Any, group: str, strategy: str, text: object, some: object) -> None:
-    """`computed g range "input" 0-1`: an assignment, in which s0 has these partitions."""
-    target = {"s0": {"s0-0": {"flights": str(some)}}}
-    history.event("assignment", "b#1", group=group, strategy=strategy, input=text, target=target)
-
-
 def fails(history: Any, who: str, query: str, *why: object) -> None:
     """`fails q#1 q segment-...`: a query fails for some reason."""
     lost = f"query {query} of group g has lost records: {' '.join(map(str, why))}"
@@ -438,7 +455,10 @@ def adopts(history: Any, thread: str = "0", left_out: Any = None, **shares: str)
 
 VERBS: dict[str, Callable[..., object]] = {
     "turn": lambda history, group="g", ops=(), **more: history.fenced(group, state_of(history, group, more), *ops),
-    "decides": lambda history, ops=(), **shares: history.turn("g", shares_of(shares), *ops),
+    "empty": lambda history, group: history.fenced(group, GroupState(epoch=history.epoch)),
+    "again": lambda history, run: history.events.append(
+        {**deepcopy(_batch(history.events, "-1")), "at": round(history.now, 3), "run": run}
+    ),
     "begins": lambda history, name, part, **at: history.begin(history.lives[name], [part_of(part)], **at),
     "restarts": lambda history, who: history.query(who, "g", "q", f"run of {who}", history.finished_by("q")),
     "forgets": lambda history, who: history.roles.pop(who),
@@ -455,8 +475,8 @@ VERBS: dict[str, Callable[..., object]] = {
     **{
         each.__name__: each
         for each in (
-            gives, channel, stands, acks, halts, comes, another, depose, reuses, outlives, sealed, jumps, goes,
-            delivers, calm, turns, wakes, ranges, computed, fails, adopts,
+            gives, decides, channel, stands, acks, halts, comes, another, depose, reuses, outlives, sealed, jumps, goes,
+            delivers, calm, turns, wakes, ranges, fails, adopts,
         )
     },
 }  # fmt: skip

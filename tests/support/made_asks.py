@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,30 +14,17 @@ from coordinator.zk.znodes.group_state import (
     Answer,
     Ask,
     AskMember,
-    ClientProtocols,
     ClientSide,
     GroupState,
     MemberAnswer,
 )
-from coordinator.zk.znodes.json_fields import compact
 from coordinator.zk.znodes.paths import GroupPaths, ask_name
 from coordinator.zk.znodes.records import ASSIGN, ASSIGNMENT_FAILED, Command, Registration, Seat
-from tests.support.made_histories import Happening, Made, MadeLife, Shares, Story, parted
+from tests.support.history_words import tell
+from tests.support.made_histories import Happening, Made, MadeLife, Shares, Story, offer, parted
 
 G = GroupPaths("g")
-CALM_AT, END_AT = 40.0, 80.0
 PARTITIONS = 4
-
-
-def metadata(*topics: str, pattern: str = "static") -> str:
-    """Of protocol type `consumer`, as in a registration."""
-    return b64encode(compact({"topics": list(topics), "pattern": pattern})).decode()
-
-
-def offer(*topics: str, pattern: str = "static") -> ClientProtocols:
-    """A member's offered assignors."""
-    text = metadata(*(topics or ("flights",)), pattern=pattern)
-    return ClientProtocols(("range",), {"range": text}, digest=text[:8])
 
 
 class LedGroup(Story):
@@ -52,7 +38,7 @@ class LedGroup(Story):
         self.events[0]["bounds"]["assignment_timeout"] = 5.0
         self.asks: dict[str, Ask] = {}
         self.client = ClientSide("consumer")
-        self.go_through(self.found, self.join, self.fail, self.take_over, self.calm_down)
+        tell(self, __file__)
 
     # ---- members
 
@@ -196,110 +182,19 @@ class LedGroup(Story):
             life.channel = replace(life.channel, ask=command.ask)
         return super().obey(consumer, begins)
 
-    def start(self, consumer: str, share: Mapping[str, str], **more: Any) -> Operation:
-        return super().start(consumer, share, **more)
-
-    # ---- chapters
-
-    def found(self) -> None:
-        self.node("a#1")
-        self.node("b#1")
-        self.elect("a#1")
-        self.topic("flights", "T1", PARTITIONS)
-        self.to(1.0)
-        self.member("m0")
-        self.static_member("m1")
-        self.fenced("g", GroupState(epoch=1))
-        self.ask("m0", "m0", "m1")
-        self.point("asked")
-        shares = {"m0": {"flights": "0-1"}, "m1": {"flights": "2-3"}}
-        self.answer(shares)
-        self.point("answered")
-        self.adopt(shares)
-        self.point("adopted")
-        self.settle(shares)
-        self.point("stable")
-
-    def join(self) -> None:
-        self.to(5.0)
-        self.member("m2")
-        self.turn_of({"m0": {"flights": "0-1"}, "m1": {"flights": "2"}, "m2": {"flights": "3"}})
-        self.point("joined")
-
-    def fail(self) -> None:
-        self.to(10.0)
-        self.topic("flights", "T1", PARTITIONS)
-        self.ask("m0", "m0", "m1", "m2")
-        failed = self.name
-        self.answer({}, error="ValueError: no data")
-        self.client = replace(self.client, failed=(self.identity("m0"),), attempts=1, failed_ask=failed)
-        notices = [
-            Create(
-                G.command_prefix(name),
-                Command(
-                    ASSIGNMENT_FAILED, self.epoch, self.states["g"].generation, self.lives[name].channel.incarnation,
-                    ask=failed, reason="no data",
-                ).to_bytes(),
-                sequential=True,
-            )
-            for name in ("m0", "m1", "m2")
-        ]  # fmt: skip
-        state = replace(self.states["g"], state=FAILED, client=self.client)
-        self.fenced("g", state, *notices)
-        self.point("failed")
-        for name in ("m0", "m1", "m2"):
-            self.obey(name)
-        self.to(11.0)
-        shares = {"m0": {"flights": "0"}, "m1": {"flights": "2"}, "m2": {"flights": "1,3"}}
-        self.ask("m1", "m0", "m1", "m2", attempt=2)
-        self.answer(shares)
-        self.adopt(shares)
-        self.settle(shares)
-        self.point("next leader")
-
-    def take_over(self) -> None:
-        """The coordinator dies behind an ask, and the one that follows asks again for the same."""
-        self.to(15.0)
-        self.member("m3")
-        self.ask("m0", "m0", "m1", "m2", "m3")
-        self.die("a#1")
-        self.to(22.0)
-        self.close("a#1")
-        self.elect("b#1")
-        old = self.command_of("m0")
-        self.fenced("g", replace(self.states["g"], epoch=2), Delete(old), self.assign())
-        self.point("asked again")
-        shares = {"m0": {"flights": "0"}, "m1": {"flights": "2"}, "m2": {"flights": "1"}, "m3": {"flights": "3"}}
-        self.answer(shares)
-        self.adopt(shares)
-        self.settle(shares)
-        self.point("taken over")
-        self.to(25.0)
-        life = self.lives["m1"]
-        self.halt(life, frozenset(life.channel.running), "lost")
-        self.event("over", "m1#1", group="g", consumer="m1", incarnation="m1-1", why="its session ended")
-        self.roles.pop("m1#1")
-        self.close("m1#1", "closed")
-        self.event("exit", "m1#1", why="left")
-        self.static_member("m1", 2)
-        state = self.states["g"]
-        target = {**state.target, "m1": replace(state.target["m1"], incarnation="m1-2")}
+    def fail(self, *names: str) -> None:
+        """The leader of the newest ask, the first of these, has failed: they get the notice of it."""
+        self.client = replace(self.client, failed=(self.identity(names[0]),), attempts=1, failed_ask=self.name)
+        fields = self.epoch, self.states["g"].generation
+        notices = {
+            name: Command(ASSIGNMENT_FAILED, *fields, self.lives[name].channel.incarnation, ask=self.name)
+            for name in names
+        }
         self.fenced(
-            "g", replace(state, state=COMPLETING, target=target), self.start("m1", shares["m1"], ask=self.client.ask)
+            "g",
+            replace(self.states["g"], state=FAILED, client=self.client),
+            *(Create(G.command_prefix(name), each.to_bytes(), sequential=True) for name, each in notices.items()),
         )
-        self.obey("m1")
-        self.stable("g")
-        self.point("bounced")
-
-    def calm_down(self) -> None:
-        self.to(CALM_AT)
-        self.point("before calm")
-        self.event("calm", "server", stuck=[])
-        self.point("calm")
-        self.to(60.0)
-        self.point("late")
-        self.to(END_AT)
-        self.event("end", "server")
 
 
 led = LedGroup.made

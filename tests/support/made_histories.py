@@ -8,13 +8,15 @@ every second of it, by everybody who lives. A test takes the story, and lets som
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from coordinator.zk.store import Check, Create, Delete, Operation, SetData
 from coordinator.zk.znodes import ranges
-from coordinator.zk.znodes.group_state import COMPLETING, STABLE, GroupState, Mark, Target
+from coordinator.zk.znodes.group_state import COMPLETING, STABLE, ClientProtocols, GroupState, Mark, Target
+from coordinator.zk.znodes.json_fields import compact
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition, by_topic, partition_set
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, Brokers, GroupPaths
 from coordinator.zk.znodes.records import (
@@ -203,10 +205,7 @@ class History:
         self.states[group] = state
         path = GroupPaths(group).state
         return self.commit(
-            who or self.coordinator,
-            Check(COORDINATOR_EPOCH, self.fence),
-            self.put(path, state.to_bytes()),
-            *operations,
+            who or self.coordinator, Check(COORDINATOR_EPOCH, self.fence), self.put(path, state.to_bytes()), *operations
         )
 
     def target(self, shares: Shares) -> dict[str, Target]:
@@ -475,14 +474,6 @@ class Story(History):
         self._point, self._happening = point, happening
         self.reached: list[str] = []
 
-    def go_through(self, *chapters: Callable[[], None]) -> None:
-        """The story, up to its end or to a happening that ends it."""
-        for chapter in chapters:
-            try:
-                chapter()
-            except Enough:
-                break
-
     def point(self, name: str) -> None:
         """A test's happening is inserted here."""
         self.reached.append(name)
@@ -495,6 +486,17 @@ class Story(History):
         history = cls(point, happening)
         assert not point or point in history.reached, f"there is no point {point}"
         return history.events
+
+
+def metadata(*topics: str, pattern: str = "static") -> str:
+    """Of protocol type `consumer`, as in a registration."""
+    return b64encode(compact({"topics": list(topics), "pattern": pattern})).decode()
+
+
+def offer(*topics: str, pattern: str = "static") -> ClientProtocols:
+    """A member's offered assignors."""
+    text = metadata(*(topics or ("flights",)), pattern=pattern)
+    return ClientProtocols(("range",), {"range": text}, digest=text[:8])
 
 
 def parted(share: Mapping[str, str]) -> PartitionSet:

@@ -26,10 +26,10 @@ from coordinator.zk.znodes.regions import (
     RegionMembership,
 )
 from drills.checker.replay.sketches import NOTHING, Sketch, of_range
+from tests.support.history_words import tell
 from tests.support.made_histories import Happening, Made, MadeLife, Shares, Story
 
 G, R = GroupPaths("g"), RegionPaths("r")
-CALM_AT, END_AT = 40.0, 80.0
 TOPIC = "flights"
 Key = tuple[str, str, int]
 
@@ -58,59 +58,7 @@ class RegionGroup(Story):
         self.region = Region(groups=("g",), reset=0)
         self.held: dict[str, MadeState] = {}
         self.cuts: dict[int, dict[str, tuple[Contribution, dict[Key, Sketch]]]] = {}
-        self.go_through(self.found, self.take_in, self.join, self.calm_down)
-
-    # ---- the story
-
-    def found(self) -> None:
-        self.node("node-0#1")
-        self.elect("node-0#1")
-        self.topic(TOPIC, "id-1", 2)
-        self.member("m0")
-        self.member("m1")
-        self.reset_to({"m0": {TOPIC: "0"}, "m1": {TOPIC: "1"}})
-        self.restore("m0")
-        self.point("one restored")
-        self.restore("m1")
-        self.run()
-
-    def take_in(self) -> None:
-        self.take("m0", 0, 5)
-        self.take("m1", 1, 3)
-        self.point("taken")
-        self.checkpoint("m0", "m1")
-        self.point("drained")
-        self.complete()
-        self.take("m0", 0, 2)
-        self.point("running")
-
-    def join(self) -> None:
-        self.pass_(2)
-        self.member("m2")
-        self.checkpoint("m0", "m1")
-        self.complete()
-        self.take("m1", 1, 4)
-        self.reset_to({"m0": {TOPIC: "0"}, "m2": {TOPIC: "1"}, "m1": {}})
-        self.point("resetting")
-        for name in ("m0", "m1", "m2"):
-            self.restore(name)
-        self.point("restored")
-        self.run()
-        self.take("m0", 0, 1)
-        self.take("m2", 1, 1)
-
-    def calm_down(self) -> None:
-        self.to(CALM_AT)
-        self.event("calm", "server", stuck=[])
-        self.point("calm")
-        for at in range(3):
-            self.to(CALM_AT + 2 + 12 * at)
-            self.checkpoint("m0", "m1", "m2")
-            self.complete()
-        self.to(END_AT)
-        for name in ("m0", "m1", "m2"):
-            self.say("state", name)
-        self.event("end", "server")
+        tell(self, __file__)
 
     # ---- the coordinator
 

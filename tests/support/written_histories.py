@@ -4,7 +4,7 @@
     turn: start s0 0-1              what happens, one after the other, then the story ends
     twice? turn: start s0 0-1       only in the variants that are `twice`
     pass $seconds                   another value in each variant
-      seconds=1 => holds            of a variant, nothing is broken; `holds S6`: this one is not, whatever others are
+      seconds=1 => holds            of a variant, nothing is broken; `holds S6`: this one is not, though others may be
       twice seconds=2 => S6: is pending ... of s0
         by b#1 commit g/state, s1#1 commit channel/s1
                                     S6 is broken, and no other; the parts of its reason (^ is its beginning, $ its
@@ -15,10 +15,11 @@
                                     `S5 among: ...`: one has, and no other invariant is broken
       L1 L3: has waited             both are broken and no other; the reason and the witness are the second's
 
-`go on` is for a story that does. Other lines are a method of the story with its arguments, or one of `VERBS` below;
-what follows a colon are the operations of a transaction (`OPERATIONS`), with paths as in `g/ids/s2`. Words are numbers
-and JSON without spaces, or text; `@zxid` and the like are in `values`. Shares are s0=0-1 (of the topic `flights`, else
-c1=cities-1:0-3), and partitions flights-2 (flights-2@150 is one with its offset, +flights-2 one without).
+`go on` is for a story that does. Other lines are a method of the story with its arguments, or one of `VERBS` or `LATER`
+in `history_words.py`; what follows a colon are the operations of a transaction (`OPERATIONS`), with paths as in
+`g/ids/s2`. Words are numbers and JSON without spaces, or text; `@zxid` and the like are in `values`. Shares are s0=0-1
+(of the topic `flights`, else c1=cities-1:0-3), and partitions flights-2 (flights-2@150 is one with its offset,
++flights-2 one without).
 """
 
 from __future__ import annotations
@@ -29,13 +30,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drills.checker import Verdicts, check
+from drills.checker import Event, Verdicts, Violation, check
 from tests.support.history_words import LATER, say
 from tests.support.made_asks import led
-from tests.support.made_histories import Enough
+from tests.support.made_histories import Enough, Happening, Made
 from tests.support.made_regions import region_story
 from tests.support.made_story import story
-from tests.support.spoilt import names, only
 
 STORIES: dict[str, Callable[..., Any]] = {"story": story, "asks": led, "region": region_story}
 EXPECTED = re.compile(r"(holds|[SL]\d+)( S\d+| L\d+)?( too| open| due| with| without| among)?(?:: (.*))?")
@@ -61,7 +61,7 @@ class Case:
         """Let it happen, and compare the verdicts."""
         text = "\n".join((*self.lines, "==", *self.wanted))
         for name, _, value in (word.partition("=") for word in self.variant.split() if "=" in word):
-            text = text.replace(f"${name}", value)
+            text = re.sub(rf"\${name}\b", value, text)
         given, _, wanted = text.rpartition("==\n")
         lines = [one for line in given.splitlines() for one in unfolded(line, self.variant.split())]
         later = [line.split() for line in lines if line.split()[0] in LATER]
@@ -131,3 +131,67 @@ def expect(verdicts: Verdicts, wanted: str, witness: str = "") -> None:
     for part in why.split(" ... "):
         assert part in f"^{found.why}$", found
     assert not witness or ", ".join(names(found)) == witness.removeprefix("by "), found
+
+
+# ---- cases that are no text
+
+
+def spoilt(point: str, happening: Happening, goes_on: bool = False) -> Verdicts:
+    """The verdicts on the story with `happening` at one of its points, after which it ends, or goes on."""
+
+    def happen(history: Any) -> None:
+        happening(history)
+        if not goes_on:
+            raise Enough
+
+    return check(story(point, happen))
+
+
+def changed(change: Callable[[list[Made]], object]) -> Verdicts:
+    """The verdicts on the story's events after `change` has been at them."""
+    events = story()
+    change(events)
+    return check(events)
+
+
+def only(verdicts: Verdicts, invariant: str) -> Violation:
+    """The finding of a history that breaks one invariant, in one way."""
+    assert [verdict.invariant for verdict in verdicts.broken] == [invariant], verdicts.text()
+    findings = verdicts[invariant].findings
+    assert len(findings) == 1, verdicts.text()
+    assert verdicts[invariant].why == findings[0].why and verdicts[invariant].witness == findings[0].witness
+    return findings[0]
+
+
+def held(verdicts: Verdicts) -> None:
+    """Nothing is broken."""
+    assert not verdicts.broken, verdicts.text()
+
+
+def names(finding: Violation) -> list[str]:
+    """The witness in short: process and event, in order."""
+    times = [event["at"] for event in finding.witness]
+    assert times == sorted(times)
+    return [name_of(event) for event in finding.witness]
+
+
+def name_of(event: Event) -> str:
+    """`s0#1 begin`; of a commit also the end of the first path that it writes."""
+    name = f"{event['who']} {event['event']}"
+    if event["event"] != "commit":
+        return name
+    path = next(op["path"] for op in event["ops"] if op["op"] != "check")
+    return f"{name} {'/'.join(path.split('/')[-2:])}"
+
+
+def breaks(wanted: str, witness: str = "") -> Callable[[Callable[[list[Made]], object]], Callable[[], None]]:
+    """A test of a body that changes the events of the whole story: the verdict and the witness are as in a case."""
+
+    def decorate(body: Callable[[list[Made]], object]) -> Callable[[], None]:
+        def test() -> None:
+            expect(changed(body), wanted, witness)
+
+        test.__name__, test.__doc__, test.__module__ = body.__name__, body.__doc__, body.__module__
+        return test
+
+    return decorate

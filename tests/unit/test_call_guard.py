@@ -127,9 +127,7 @@ def test_a_second_signal_while_it_closes_does_nothing(guarded: Guarded) -> None:
     assert guarded.ended == 1
 
 
-def test_a_close_during_a_lock_of_the_wake_event_blocks_nothing(
-    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_close_in_a_lock_of_the_wake_event_blocks_nothing(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(seconds: float) -> bool:
         with guarded.wake._cond:  # type: ignore[attr-defined]  # as `wait` holds it for a moment
             interrupt()
@@ -140,13 +138,19 @@ def test_a_close_during_a_lock_of_the_wake_event_blocks_nothing(
     assert guarded.poll(30) < 10
 
 
+def polling(guarded: Guarded, poll: Callable[[], object]) -> threading.Thread:
+    """Another thread in a poll."""
+    begun = threading.Event()
+    guarded.acts = begun.set
+    thread = threading.Thread(target=poll, name="worker-7")
+    thread.start()
+    assert begun.wait(10)
+    return thread
+
+
 def test_a_close_in_another_thread_returns_when_the_poll_has_closed(guarded: Guarded) -> None:
     took: list[float] = []
-    polling = threading.Event()
-    guarded.acts = polling.set
-    thread = threading.Thread(target=lambda: took.append(guarded.poll(30)))
-    thread.start()
-    assert polling.wait(10)
+    thread = polling(guarded, lambda: took.append(guarded.poll(30)))
 
     guarded.close()
 
@@ -157,7 +161,6 @@ def test_a_close_in_another_thread_returns_when_the_poll_has_closed(guarded: Gua
 
 def test_the_error_of_a_close_is_raised_where_it_was_called_and_by_the_poll(guarded: Guarded) -> None:
     errors: list[BaseException] = []
-    polling = threading.Event()
 
     def fails() -> None:
         raise ValueError("no space")
@@ -168,10 +171,8 @@ def test_the_error_of_a_close_is_raised_where_it_was_called_and_by_the_poll(guar
         except ValueError as error:
             errors.append(error)
 
-    guarded.acts, guarded.ends = polling.set, fails
-    thread = threading.Thread(target=polls)
-    thread.start()
-    assert polling.wait(10)
+    guarded.ends = fails
+    thread = polling(guarded, polls)
 
     with pytest.raises(ValueError, match="no space"):
         guarded.close()
@@ -182,11 +183,7 @@ def test_the_error_of_a_close_is_raised_where_it_was_called_and_by_the_poll(guar
 
 
 def test_a_call_of_another_thread_is_refused_while_one_runs(guarded: Guarded) -> None:
-    polling = threading.Event()
-    guarded.acts = polling.set
-    thread = threading.Thread(target=lambda: guarded.poll(30), name="worker-7")
-    thread.start()
-    assert polling.wait(10)
+    thread = polling(guarded, lambda: guarded.poll(30))
 
     for call in (lambda: guarded.poll(0), guarded.commit):
         with pytest.raises(ConcurrentModification, match=r"not safe for multi-threaded access.*otherThread.*worker-7"):

@@ -21,7 +21,7 @@ from drills.checker.replay.txn_log import MAGIC, transactions
 from tests.support.made_histories import Made
 from tests.support.made_regions import region_story
 from tests.support.made_story import G, story
-from tests.support.spoilt import changed
+from tests.support.written_histories import changed
 
 
 def write(path: Path, events: Iterable[Made | str]) -> Path:
@@ -87,9 +87,7 @@ def test_empty_lines_are_no_events(tmp_path: Path) -> None:
     assert check_files(path).set_aside == 0
 
 
-def test_line_over_the_limit_is_ignored_and_the_next_one_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_line_over_the_limit_is_ignored_and_the_next_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history_files, "LONGEST_LINE", 10_000)
     events: list[Made | str] = [*story()]
     events.insert(3, " " * 35_000)
@@ -173,9 +171,7 @@ REPORTS = ("restored", "taken", "saved", "state")
 
 
 @pytest.mark.parametrize(("reporting", "broken"), [(REPORTS, set()), ((), {"S10", "S11"})])
-def test_events_known_to_a_process_are_ordered_before_its_report(
-    tmp_path: Path, reporting: Iterable[str], broken: set[str]
-) -> None:
+def test_what_a_process_knew_precedes_its_report(tmp_path: Path, reporting: Iterable[str], broken: set[str]) -> None:
     """As on real processes: ZooKeeper's log has the time of a transaction in milliseconds."""
     zookeeper, processes, heard = [], [], 0
     for number, event in enumerate(region_story()):

@@ -161,15 +161,9 @@ def test_connect_reply_has_a_timeout_unless_the_session_has_ended() -> None:
 
 @pytest.mark.parametrize(
     ("parse", "packet"),
-    [
-        (proxy.xid, REQUEST[:4]),
-        (proxy.op_code, REQUEST[:8]),
-        (proxy.opened_ms, made_packets.connected(1, 2)[:16]),
-    ],
+    [(proxy.xid, REQUEST[:4]), (proxy.op_code, REQUEST[:8]), (proxy.opened_ms, made_packets.connected(1, 2)[:16])],
 )
-def test_a_packet_that_is_cut_short_is_refused_wherever_it_is_cut(
-    parse: Callable[[bytes], object], packet: bytes
-) -> None:
+def test_a_packet_cut_short_is_refused_wherever_it_is_cut(parse: Callable[[bytes], object], packet: bytes) -> None:
     for length in range(len(packet)):
         with pytest.raises(BadData):
             parse(packet[:length])
@@ -178,9 +172,7 @@ def test_a_packet_that_is_cut_short_is_refused_wherever_it_is_cut(
 # ---- ports of proxies
 
 
-def test_proxies_of_a_process_never_choose_a_port_that_another_is_about_to_bind(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_proxies_of_a_process_never_choose_a_port_that_another_will_bind(monkeypatch: pytest.MonkeyPatch) -> None:
     base = choose_ports(3, None)[0].client
 
     def first_free(servers: int, base_port: int | None) -> list[Ports]:
@@ -328,9 +320,7 @@ def test_name_of_a_certificate_does_not_matter_without_its_check(ca: trustme.CA,
         assert received(client, 12) == packet(1)
 
 
-def test_server_that_hangs_in_the_handshake_holds_up_no_other_connection(
-    ca: trustme.CA, access: ZooKeeperAccess
-) -> None:
+def test_server_that_hangs_in_the_handshake_holds_up_no_other(ca: trustme.CA, access: ZooKeeperAccess) -> None:
     paused = EchoServer(server_context(ca, "127.0.0.1"), is_paused=True)
     with closing(paused), Proxy(paused.address, access=access) as proxy:
         with connection_to(proxy) as first, connection_to(proxy):

@@ -367,9 +367,7 @@ def test_silence_is_measured_on_partitions_that_no_leader_fetched(failed: list[M
 
 
 @pytest.mark.parametrize(("at", "revoked"), [(9.5, 0), (11.0, 1), (12.4999, 0), (12.6, 0)])
-def test_partitions_revoked_before_an_adoption_count_and_those_it_revokes_do_not(
-    failed: list[Made], at: float, revoked: int
-) -> None:
+def test_partitions_revoked_before_an_adoption_count_others_not(failed: list[Made], at: float, revoked: int) -> None:
     events = in_order(*failed, halt(at, "b#1", 1))
 
     assert asked(events, holds(events), 9.0).revoked == revoked

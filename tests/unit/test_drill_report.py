@@ -14,7 +14,6 @@ from coordinator.admin.groups import ShownCommand, ShownGroup, ShownMember, Show
 from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import STOP_FETCHER, Channel, Command
-from drills.checker import check
 from drills.evidence.files import merged_history, with_strangers
 from drills.evidence.measurements import FAIL, INCONCLUSIVE, PASS, Measured, RecordCounts, counted, decided, together
 from drills.reports.facts import MINUS, amount, moment, seconds, sentences
@@ -299,10 +298,3 @@ def test_unreported_session_is_a_stranger() -> None:
 
     assert commits["who"] == "stranger#ff"
     assert closes is closed
-
-
-def test_unknown_session_writing_as_coordinator_breaks_s4_unlike_a_manual_edit() -> None:
-    [stranger] = with_strangers([commit(NOBODYS)], {NODE, DRILL})
-
-    assert [verdict.invariant for verdict in check([stranger]).broken] == ["S4"]
-    assert not check([commit(DRILL)]).broken

@@ -63,9 +63,7 @@ def test_aborted_drill_has_evidence_and_is_inconclusive(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "is_shown"), [("consumer-sigkill", True), ("region-reset-to-initial", False)])
-def test_region_drill_shows_no_numbers_without_reports_of_its_applications(
-    tmp_path: Path, name: str, is_shown: bool
-) -> None:
+def test_region_drill_has_no_numbers_without_its_reports(tmp_path: Path, name: str, is_shown: bool) -> None:
     run = DrillRun(DRILLS[name], tmp_path, DRILLS[name].adjust(Settings()), 1)
     fetched = {"at": 2.0, "event": "fetch", "ranges": [{"first": 0, "next": 100}]}
 
@@ -223,9 +221,7 @@ class Ending(Process):
 
 
 @pytest.mark.parametrize("first", ENDINGS)
-def test_the_first_signal_interrupts_and_further_ones_are_answered_once(
-    first: signal.Signals, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_only_the_first_signal_interrupts(first: signal.Signals, capfd: pytest.CaptureFixture[str]) -> None:
     with INTERRUPTS.taken():
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(first)

@@ -133,9 +133,7 @@ def test_a_target_is_cut_also_where_most_partitions_take_no_bytes(monkeypatch: p
     assert set(decided.state.left_out.values()) == {BEYOND}
 
 
-def test_a_member_with_the_name_of_a_partition_does_not_hide_that_it_is_left_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_member_named_as_a_partition_does_not_hide_that_it_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordinator.planning.target.LEAST_BESIDE", 500)
     monkeypatch.setattr("coordinator.planning.target.ROOM_BYTES", 5_000)
     snapshot = of_many_topics(4, 60, 2, "round-robin")

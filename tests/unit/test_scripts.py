@@ -144,9 +144,7 @@ class Worker:
 
 
 @pytest.mark.long
-def test_missing_peer_is_null_and_a_slow_peer_is_more_than_its_limit(
-    bench: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_peer_is_null_and_a_slow_one_over_its_limit(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "Worker", lambda name, partitions: Worker(bench, name, partitions))
     output: list[str] = []
 
@@ -198,26 +196,6 @@ def test_failing_peer_is_reported_and_the_others_are_measured(bench: Any, monkey
 # ---- the Spark session of `bench stream` and `bench latency`
 
 
-class Builder:
-    """Records the options of a session."""
-
-    def __init__(self) -> None:
-        self.options: dict[str, str] = {}
-
-    def master(self, master: str) -> Builder:
-        return self
-
-    def appName(self, name: str) -> Builder:
-        return self
-
-    def config(self, key: str = "", value: str = "", map: dict[str, str] | None = None) -> Builder:
-        self.options |= map if map is not None else {key: value}
-        return self
-
-    def getOrCreate(self) -> MagicMock:
-        return MagicMock()
-
-
 @pytest.fixture
 def ground(library: None, monkeypatch: pytest.MonkeyPatch) -> Any:
     for variable in ("SPARK_HOME", "PYSPARK_PYTHON"):
@@ -228,15 +206,20 @@ def ground(library: None, monkeypatch: pytest.MonkeyPatch) -> Any:
     return ground
 
 
-def test_the_benchmarks_session_has_sparks_own_number_of_shuffle_partitions(
+def test_benchmarks_keep_sparks_shuffle_partitions(
     ground: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    builder = Builder()
+    builder = MagicMock()
+    for method in (builder.master, builder.appName, builder.config):
+        method.return_value = builder
     monkeypatch.setattr("drills.workloads.spark_app.SparkSession", MagicMock(builder=builder))
 
     ground.session(tmp_path)
 
-    assert builder.options.get("spark.sql.shuffle.partitions", "200") == "200"
+    options: dict[str, str] = {}
+    for call in builder.config.call_args_list:
+        options |= call.kwargs.get("map") or dict([call.args])
+    assert len(options) > 1 and options.get("spark.sql.shuffle.partitions", "200") == "200"
 
 
 # ---- restarts of a query by the demo's Spark application
@@ -340,9 +323,7 @@ def story(library: None, tmp_path: Path) -> Any:
     ],
     ids=["success", "lost", "duplicated", "no failover", "none killed", "rebalances", "state", "another result"],
 )
-def test_each_fault_and_a_different_result_is_a_finding(
-    story: Any, field: str, value: object, is_same: bool, findings: int
-) -> None:
+def test_each_fault_is_a_finding(story: Any, field: str, value: object, is_same: bool, findings: int) -> None:
     setattr(story.verdict, field, value)
 
     story._judge(is_same)

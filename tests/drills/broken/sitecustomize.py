@@ -15,11 +15,7 @@ import sys
 import traceback
 
 NODE = "-m coordinator.cli run "
-CONSUMERS = (
-    "-m consumer.cli run ",
-    "-m drills.workloads slot.main ",
-    "-m drills.workloads application.",
-)
+CONSUMERS = ("-m consumer.cli run ", "-m drills.workloads slot.main ", "-m drills.workloads application.")
 READER = "-m drills.workloads.spark_app"
 COMMAND = " ".join(sys.orig_argv[1:])
 
