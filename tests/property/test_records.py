@@ -15,7 +15,7 @@ from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.znodes import ranges
 from coordinator.zk.znodes.partitions import (
     PartitionRanges,
-    TopicPartition,
+    PartitionSet,
     by_topic,
     partition_set,
     range_texts,
@@ -306,9 +306,7 @@ def test_ranges_behave_as_the_set_of_their_numbers(one: frozenset[int], two: fro
 
 
 @tried(500, partitions, partitions)
-def test_partition_ranges_behave_as_the_set_of_their_partitions(
-    one: frozenset[TopicPartition], two: frozenset[TopicPartition]
-) -> None:
+def test_partition_ranges_behave_as_the_set_of_their_partitions(one: PartitionSet, two: PartitionSet) -> None:
     mine, other = PartitionRanges.of(one), PartitionRanges.of(two)
 
     assert_same_sets(mine, one, other, two)
