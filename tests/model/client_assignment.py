@@ -181,18 +181,9 @@ def first_world(cfg: Config) -> World:
     for name in range(cfg.members):
         w = register(w, name, 0)
     if cfg.start == "running":
-        everybody = range(cfg.members)
-        shares = [sum(1 << p for p in range(cfg.parts) if p % cfg.members == n) for n in everybody]
-        incs = [w.ids[n][0] for n in everybody]
-        asked = tuple((n, identity(cfg, n, incs[n]), 0) for n in everybody)
-        answer, sent = Answer("good", tuple(everybody), 0), int(cfg.kind == "jobs")
-        ask = Ask(1, 0, incs[0], asked, tuple((n, shares[n], 0) for n in everybody), answer)
-        target = tuple((n, incs[n], shares[n], sent) for n in everybody)
-        w = w._replace(
-            asks=(ask,), tag=1, best=1, state=State(1, 1, 1, target, 1, (), (), ()),
-            channels=tuple(c._replace(run=shares[n], ask=1) if n in everybody else c for n, c in enumerate(w.channels)),
-            processes=tuple(p._replace(ask=1, share=shares[p.name]) for p in w.processes),
-        )  # fmt: skip
+        rested = settled(replace(cfg, mut="", names=cfg.members), w._replace(left=()), "good", False)
+        assert rested
+        w = rested._replace(turns=(Turn(),), left=cfg.left)
     return canonical(cfg, w)
 
 
@@ -791,13 +782,12 @@ def drop(w: World, p: Process, command: Command) -> World:
     return swap(w, p, p._replace(version=c.version))._replace(channels=put(w.channels, p.name, c))
 
 
-def settles(cfg: Config, w: World, manner: str, failover: bool, rounds: int = 24) -> bool:
-    """Faults have stopped: does a fair schedule reach Stable? With `failover` each failed ask kills the coordinator."""
-    w = w._replace(epoch=w.epoch + 1, turns=(), flight=(), left=tuple((f, 0) for f, _ in w.left))
+def settled(cfg: Config, w: World, manner: str, failover: bool, rounds: int = 24) -> World | None:
+    """Where a fair schedule without faults is Stable. With `failover` each failed ask kills the coordinator."""
     for _ in range(rounds):
         w = serve(cfg, w, manner)
         if is_settled(cfg, w):
-            return True
+            return w
         s = reads(cfg, w)
         queue = plan(cfg, w.epoch, s)
         if not queue and (stuck := [n for n, c in enumerate(w.channels) if c.commands]):
@@ -812,7 +802,7 @@ def settles(cfg: Config, w: World, manner: str, failover: bool, rounds: int = 24
         w = canonical(cfg, w)
         if failover and (w.state.failed, w.state.excused) != (failed, excused):
             w = w._replace(epoch=w.epoch + 1)
-    return False
+    return None
 
 
 def storm(cfg: Config, rounds: int = 40) -> list[int]:
@@ -862,9 +852,10 @@ def run(cfg: Config) -> Result:
     manners = cfg.bad.split(",")
 
     def stuck(w: World) -> str:
+        w = w._replace(epoch=w.epoch + 1, turns=(), flight=(), left=())
         for manner in manners:
             for failover in (False, True):
-                if not settles(cfg, w, manner, failover):
+                if not settled(cfg, w, manner, failover):
                     return f"L5: not Stable from here (bad: {manner}{', failovers' if failover else ''})"
         return ""
 
