@@ -2,16 +2,11 @@
 
 Defaults are the rules as they should stand (`README.md` beside this file); `mut=` takes one out. A multi is a tuple of
 operations, applied all or none. Versions and command names are kept in canonical form: 1 is the current version, 0 is
-what can never match again. Visited states are kept as 64-bit hashes. Examples:
-
-    python -m tests.model.client_assignment bfs epochs=2 asks=3 expire=1 late=1
-    python -m tests.model.client_assignment bfs kind=jobs take=1 mut=endonly
-    python -m tests.model.client_assignment storm mut=restless
+what can never match again. Visited states are kept as 64-bit hashes.
 """
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
@@ -863,15 +858,3 @@ def run(cfg: Config) -> Result:
         return w._replace(turns=(), flight=(), left=())
 
     return searching.search(first_world(cfg), lambda w: steps(cfg, w), stuck, cfg.progress, cfg.max, cfg.secs, quiet)
-
-
-def main(words: list[str]) -> int:
-    rounds = {"storm": storm, "crashloop": crash_loop}.get(words[0] if words else "")
-    if rounds is None:
-        return searching.main(Config, run, words)
-    print("in rounds", rounds(searching.configured(Config, words[1:])))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

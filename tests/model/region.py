@@ -4,15 +4,11 @@ What a member takes in of a partition moves its position, and a count that it ke
 application's state that knows nothing of partitions. However often the region goes back, the counts of all members
 must add up to the positions. Defaults are the rules as they should stand; `mut=` takes one out. A multi is a tuple of
 operations, applied all or none. Claims and hand-overs of partitions are those of every group, and are not modelled
-again: a stop ends a hold in one multi. Examples:
-
-    python -m tests.model.region bfs epochs=2 take=1 cuts=2
-    python -m tests.model.region bfs groups=AB take=1 mut=partial
+again: a stop ends a hold in one multi.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
@@ -785,7 +781,3 @@ def run(cfg: Config) -> Result:
     """Breadth first, up to the first violation."""
     most = cfg.progress, cfg.max, cfg.secs
     return searching.search(first_world(cfg), lambda w: steps(cfg, w), lambda w: settles(cfg, w), *most)
-
-
-if __name__ == "__main__":
-    sys.exit(searching.main(Config, run, sys.argv[1:]))

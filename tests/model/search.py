@@ -203,13 +203,6 @@ class Canon:
         return tuple(sorted(each for each in sailing if not self.is_hopeless(each[1])))
 
 
-def main(kind: type[C], run: Callable[[C], Result], words: list[str]) -> int:
-    """Search what `field=value` words say, and print what was found; 1 with a violation."""
-    result = run(configured(kind, words))
-    print(result.report(" ".join(words)))
-    return 1 if result.violation else 0
-
-
 def configured(kind: type[C], words: Iterable[str]) -> C:
     """The configuration that `field=value` words describe."""
     given = dict(word.split("=", 1) for word in words if "=" in word)
