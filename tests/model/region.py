@@ -15,7 +15,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from . import search as searching
-from .search import FIRST, NAMES, Result, Step, is_mine, name_of, put, spend, swap, union
+from .search import FIRST, NAMES, Result, Step, is_mine, name_of, put, spend, swap, union, versioned
 
 COPY = 10
 """Added to the name of a contribution of which partitions are copied, and not the state of its member."""
@@ -674,16 +674,16 @@ def canonical(cfg: Config, w: World) -> World:
     """Versions become 1 or 0, command names their ranks; turns and multis that can only be refused are dropped."""
     ahead = [c.version - 1 for c in w.channels]
     moved_region, moved_groups = [w.region.version - 1], [g.version - 1 for g in w.groups]
-    versions = {"channel": ahead, "region": moved_region, "region is": moved_region, "group": moved_groups}
-    lenient = {"region is"} if "noregion" in cfg.muts else set()
-    lenient |= {"group is"} if "nogroups" in cfg.muts else set()
-    canon = searching.Canon(w, {**versions, "group is": moved_groups}, {"remove": True}, lenient)
+    versions = {"channel": ahead, "region": moved_region, "group": moved_groups}
+    versions |= {"region is": moved_region, "group is": moved_groups}
+    lenient = [op for op, rule in (("region is", "noregion"), ("group is", "nogroups")) if rule in cfg.muts]
+    canon = searching.Canon(w, versions, {"remove": True}, lenient)
 
     def value(x: Any, by: int) -> Any:
         if isinstance(x, Region):
-            return x._replace(version=max(x.version - moved_region[0], 0))
+            return versioned(x, max(x.version - moved_region[0], 0))
         if isinstance(x, Group):
-            return x._replace(version=max(x.version - by, 0))
+            return versioned(x, max(x.version - by, 0))
         if isinstance(x, tuple) and x and isinstance(x[0], Channel):
             return canon.channels(x)
         if isinstance(x, tuple) and x and isinstance(x[0], Group):
@@ -701,9 +701,9 @@ def canonical(cfg: Config, w: World) -> World:
 
     over = [i + 1 < w.epoch and "noepoch" not in cfg.muts for i in range(len(w.turns))]
     turns = tuple(tuple(turn(t, over[i]) for t in each) for i, each in enumerate(w.turns))
-    processes = (p._replace(version=int(p.version == w.channels[p.name].version)) for p in w.processes)
+    processes = [versioned(p, int(p.version == w.channels[p.name].version)) for p in w.processes]
     return w._replace(
-        region=w.region._replace(version=1), groups=tuple(g._replace(version=1) for g in w.groups),
+        region=versioned(w.region, 1), groups=tuple([versioned(g, 1) for g in w.groups]),
         channels=canon.channels(w.channels), processes=tuple(sorted(processes, key=lambda p: p.incarnation)),
         turns=turns, flight=canon.flight(w.flight),
     )  # fmt: skip

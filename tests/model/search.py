@@ -97,6 +97,11 @@ def put(items: tuple[Any, ...], at: int, item: Any) -> tuple[Any, ...]:
     return (*items[:at], item, *items[at + 1 :])
 
 
+def versioned(x: Any, version: int) -> Any:
+    """With this version; itself when it has that."""
+    return x if x.version == version else x._replace(version=version)
+
+
 def union(shares: Iterable[int]) -> int:
     """All that is in one of these sets, whose members are bits."""
     return reduce(or_, shares, 0)
