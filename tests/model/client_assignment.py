@@ -221,7 +221,8 @@ def apply(cfg: Config, w: World, multi: tuple[Any, ...]) -> tuple[World, str] | 
             if op == "touch":
                 channels[args[0]] = c._replace(version=c.version + 1)
             elif op == "channel":
-                channels[args[0]] = Channel(c.version + 1, *args[2:], c.commands)
+                incarnation, ended, run, number = args[2:]
+                channels[args[0]] = Channel(c.version + 1, incarnation, ended, run, number, c.commands)
         elif op in ("stands", "remove", "remove if there"):
             c = channels[args[0]]
             if not any(x.seq == args[1] for x in c.commands) and op != "remove if there":

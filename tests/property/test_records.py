@@ -288,7 +288,7 @@ def numbers(draw: Draw) -> frozenset[int]:
     return frozenset(draw.many(lambda draw: draw.randint(0, 40), 40))
 
 
-def assert_same_sets(mine: Any, one: frozenset[Any], other: Any, two: frozenset[Any]) -> None:
+def assert_same_sets(mine: Any, one: Any, other: Any, two: Any) -> None:
     """`mine` and `other` are as these sets, together and each beside the other's set."""
     assert mine == one and one == mine and hash(mine) == hash(one) and len(mine) == len(one)
     for left, right in ((mine, two), (mine, other), (one, other)):
