@@ -2,16 +2,11 @@
 
 Defaults are the rules as they should stand (`README.md` beside this file); `mut=` takes one out. A multi is a tuple of
 operations, applied all or none. Versions and command names are kept in canonical form: 1 is the current version, 0 is
-what can never match again. Visited states are kept as 64-bit hashes. Examples:
-
-    python -m tests.model.client_assignment bfs epochs=2 asks=3 expire=1 late=1
-    python -m tests.model.client_assignment bfs kind=jobs take=1 mut=endonly
-    python -m tests.model.client_assignment storm mut=restless
+what can never match again. Visited states are kept as 64-bit hashes.
 """
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
@@ -181,18 +176,9 @@ def first_world(cfg: Config) -> World:
     for name in range(cfg.members):
         w = register(w, name, 0)
     if cfg.start == "running":
-        everybody = range(cfg.members)
-        shares = [sum(1 << p for p in range(cfg.parts) if p % cfg.members == n) for n in everybody]
-        incs = [w.ids[n][0] for n in everybody]
-        asked = tuple((n, identity(cfg, n, incs[n]), 0) for n in everybody)
-        answer, sent = Answer("good", tuple(everybody), 0), int(cfg.kind == "jobs")
-        ask = Ask(1, 0, incs[0], asked, tuple((n, shares[n], 0) for n in everybody), answer)
-        target = tuple((n, incs[n], shares[n], sent) for n in everybody)
-        w = w._replace(
-            asks=(ask,), tag=1, best=1, state=State(1, 1, 1, target, 1, (), (), ()),
-            channels=tuple(c._replace(run=shares[n], ask=1) if n in everybody else c for n, c in enumerate(w.channels)),
-            processes=tuple(p._replace(ask=1, share=shares[p.name]) for p in w.processes),
-        )  # fmt: skip
+        rested = settled(replace(cfg, mut="", names=cfg.members), w._replace(left=()), "good", False)
+        assert rested
+        w = rested._replace(turns=(Turn(),), left=cfg.left)
     return canonical(cfg, w)
 
 
@@ -235,7 +221,8 @@ def apply(cfg: Config, w: World, multi: tuple[Any, ...]) -> tuple[World, str] | 
             if op == "touch":
                 channels[args[0]] = c._replace(version=c.version + 1)
             elif op == "channel":
-                channels[args[0]] = Channel(c.version + 1, *args[2:], c.commands)
+                incarnation, ended, run, number = args[2:]
+                channels[args[0]] = Channel(c.version + 1, incarnation, ended, run, number, c.commands)
         elif op in ("stands", "remove", "remove if there"):
             c = channels[args[0]]
             if not any(x.seq == args[1] for x in c.commands) and op != "remove if there":
@@ -791,13 +778,12 @@ def drop(w: World, p: Process, command: Command) -> World:
     return swap(w, p, p._replace(version=c.version))._replace(channels=put(w.channels, p.name, c))
 
 
-def settles(cfg: Config, w: World, manner: str, failover: bool, rounds: int = 24) -> bool:
-    """Faults have stopped: does a fair schedule reach Stable? With `failover` each failed ask kills the coordinator."""
-    w = w._replace(epoch=w.epoch + 1, turns=(), flight=(), left=tuple((f, 0) for f, _ in w.left))
+def settled(cfg: Config, w: World, manner: str, failover: bool, rounds: int = 24) -> World | None:
+    """Where a fair schedule without faults is Stable. With `failover` each failed ask kills the coordinator."""
     for _ in range(rounds):
         w = serve(cfg, w, manner)
         if is_settled(cfg, w):
-            return True
+            return w
         s = reads(cfg, w)
         queue = plan(cfg, w.epoch, s)
         if not queue and (stuck := [n for n, c in enumerate(w.channels) if c.commands]):
@@ -812,7 +798,7 @@ def settles(cfg: Config, w: World, manner: str, failover: bool, rounds: int = 24
         w = canonical(cfg, w)
         if failover and (w.state.failed, w.state.excused) != (failed, excused):
             w = w._replace(epoch=w.epoch + 1)
-    return False
+    return None
 
 
 def storm(cfg: Config, rounds: int = 40) -> list[int]:
@@ -862,9 +848,10 @@ def run(cfg: Config) -> Result:
     manners = cfg.bad.split(",")
 
     def stuck(w: World) -> str:
+        w = w._replace(epoch=w.epoch + 1, turns=(), flight=(), left=())
         for manner in manners:
             for failover in (False, True):
-                if not settles(cfg, w, manner, failover):
+                if not settled(cfg, w, manner, failover):
                     return f"L5: not Stable from here (bad: {manner}{', failovers' if failover else ''})"
         return ""
 
@@ -872,15 +859,3 @@ def run(cfg: Config) -> Result:
         return w._replace(turns=(), flight=(), left=())
 
     return searching.search(first_world(cfg), lambda w: steps(cfg, w), stuck, cfg.progress, cfg.max, cfg.secs, quiet)
-
-
-def main(words: list[str]) -> int:
-    rounds = {"storm": storm, "crashloop": crash_loop}.get(words[0] if words else "")
-    if rounds is None:
-        return searching.main(Config, run, words)
-    print("in rounds", rounds(searching.configured(Config, words[1:])))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -2,20 +2,16 @@
 
 Time is in units of 1/12 session timeout. The client syncs when it likes, by way of a follower, and counts a lease from
 what is answered. The leader hears of the session only in the follower's answers to its pings; both streams of that
-connection keep their order and delay as long as they like. Examples:
-
-    python -m tests.model.lease
-    python -m tests.model.lease mut=unconfirmed      what a rule is for
+connection keep their order and delay as long as they like.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .search import Bounds, Result, main, search, table
+from .search import Bounds, Result, search, table
 
 TIMEOUT, LEASE, CERTAIN, HALF_TICK = 12, 8, 11, 1
 """The session, the lease from the renewal before, at most from the one before that; the leader's interval of pings."""
@@ -142,7 +138,3 @@ def run(config: Config) -> Result:
 
     start = World(ping=0, deadline=TIMEOUT - config.silent, certain=config.silent)
     return search(start, steps, lambda w: "", 0, config.max, config.secs)
-
-
-if __name__ == "__main__":
-    sys.exit(main(Config, run, sys.argv[1:]))

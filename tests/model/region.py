@@ -4,22 +4,18 @@ What a member takes in of a partition moves its position, and a count that it ke
 application's state that knows nothing of partitions. However often the region goes back, the counts of all members
 must add up to the positions. Defaults are the rules as they should stand; `mut=` takes one out. A multi is a tuple of
 operations, applied all or none. Claims and hand-overs of partitions are those of every group, and are not modelled
-again: a stop ends a hold in one multi. Examples:
-
-    python -m tests.model.region bfs epochs=2 take=1 cuts=2
-    python -m tests.model.region bfs groups=AB take=1 mut=partial
+again: a stop ends a hold in one multi.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, NamedTuple
 
 from . import search as searching
-from .search import FIRST, NAMES, Result, Step, is_mine, name_of, put, spend, swap, union
+from .search import FIRST, NAMES, Result, Step, is_mine, name_of, put, spend, swap, union, versioned
 
 COPY = 10
 """Added to the name of a contribution of which partitions are copied, and not the state of its member."""
@@ -189,39 +185,18 @@ def first_world(cfg: Config) -> World:
     for name in range(cfg.members):
         w = register(w, name)
     if cfg.start != "fresh":
-        targets = {key: tuple((m, w.ids[m], 1 << m) for m in cfg.of(key) if m < cfg.members) for key in cfg.keys}
-        w = w._replace(
-            region=region._replace(state=RUNNING),
-            groups=tuple(Group(1, targets[key], 1, 0) for key in cfg.keys),
-            channels=tuple(c._replace(run=1 << m, started=1, ready=1) if c.incarnation else c
-                           for m, c in enumerate(w.channels)),
-            processes=tuple(begun(p) for p in w.processes),
-        )  # fmt: skip
-    if cfg.start == "cut":
-        w = with_cut(w)
+        w = begun(replace(cfg, mut="", cuts=0), w._replace(left=()))._replace(turns=w.turns, left=cfg.left)
     return canonical(cfg, w)
 
 
-def begun(p: Process) -> Process:
-    """With its start applied, and its state of the initial cut back."""
-    start = Command(0, "start", 1, p.incarnation, 1, 1 << p.name, 0, (p.name,))
-    return p._replace(share=1 << p.name, started=1, loaded=1, ready=1, start=start)
-
-
-def with_cut(w: World) -> World:
-    """Every member has taken in one record, and the checkpoint after it is complete."""
-    ones = [tuple(int(part == p.name) for part in range(len(w.ids))) for p in w.processes]
-    given = tuple(
-        Contribution(p.name, p.incarnation, 1, tuple(n or -1 for n in one), one)
-        for p, one in zip(w.processes, ones, strict=True)
-    )
-    cut = Cut(1, 1, tuple((p.name, p.incarnation) for p in w.processes), COMPLETED, given)
-    return w._replace(
-        region=w.region._replace(cut=1),
-        cuts=(cut,),
-        channels=tuple(c._replace(drained=1) if c.incarnation else c for c in w.channels),
-        processes=tuple(p._replace(positions=one, counts=one) for p, one in zip(w.processes, ones, strict=True)),
-    )
+def begun(cfg: Config, w: World) -> World:
+    """Every member has its state of the initial cut back; or it has taken in one record, and has drained for cut 1."""
+    *_, w = calm(cfg, w)
+    if cfg.start == "cut":
+        ones = {p.name: tuple(p.share >> part & 1 for part in cfg.names) for p in w.processes}
+        more = tuple(p._replace(positions=ones[p.name], counts=ones[p.name]) for p in w.processes)
+        *_, w = calm(replace(cfg, cuts=1), w._replace(processes=more))
+    return w
 
 
 def register(w: World, name: int) -> World:
@@ -699,16 +674,16 @@ def canonical(cfg: Config, w: World) -> World:
     """Versions become 1 or 0, command names their ranks; turns and multis that can only be refused are dropped."""
     ahead = [c.version - 1 for c in w.channels]
     moved_region, moved_groups = [w.region.version - 1], [g.version - 1 for g in w.groups]
-    versions = {"channel": ahead, "region": moved_region, "region is": moved_region, "group": moved_groups}
-    lenient = {"region is"} if "noregion" in cfg.muts else set()
-    lenient |= {"group is"} if "nogroups" in cfg.muts else set()
-    canon = searching.Canon(w, {**versions, "group is": moved_groups}, {"remove": True}, lenient)
+    versions = {"channel": ahead, "region": moved_region, "group": moved_groups}
+    versions |= {"region is": moved_region, "group is": moved_groups}
+    lenient = [op for op, rule in (("region is", "noregion"), ("group is", "nogroups")) if rule in cfg.muts]
+    canon = searching.Canon(w, versions, {"remove": True}, lenient)
 
     def value(x: Any, by: int) -> Any:
         if isinstance(x, Region):
-            return x._replace(version=max(x.version - moved_region[0], 0))
+            return versioned(x, max(x.version - moved_region[0], 0))
         if isinstance(x, Group):
-            return x._replace(version=max(x.version - by, 0))
+            return versioned(x, max(x.version - by, 0))
         if isinstance(x, tuple) and x and isinstance(x[0], Channel):
             return canon.channels(x)
         if isinstance(x, tuple) and x and isinstance(x[0], Group):
@@ -726,9 +701,9 @@ def canonical(cfg: Config, w: World) -> World:
 
     over = [i + 1 < w.epoch and "noepoch" not in cfg.muts for i in range(len(w.turns))]
     turns = tuple(tuple(turn(t, over[i]) for t in each) for i, each in enumerate(w.turns))
-    processes = (p._replace(version=int(p.version == w.channels[p.name].version)) for p in w.processes)
+    processes = [versioned(p, int(p.version == w.channels[p.name].version)) for p in w.processes]
     return w._replace(
-        region=w.region._replace(version=1), groups=tuple(g._replace(version=1) for g in w.groups),
+        region=versioned(w.region, 1), groups=tuple([versioned(g, 1) for g in w.groups]),
         channels=canon.channels(w.channels), processes=tuple(sorted(processes, key=lambda p: p.incarnation)),
         turns=turns, flight=canon.flight(w.flight),
     )  # fmt: skip
@@ -770,38 +745,39 @@ def serve(cfg: Config, w: World) -> World:
     return w
 
 
-def settles(cfg: Config, w: World) -> str:
-    """Faults have stopped, one coordinator acts: is the region Running, and is there a new cut?"""
-    w = w._replace(epoch=w.epoch + 1, turns=(), flight=(), left=tuple((f, 0) for f, _ in w.left))
-    for name in cfg.names:
-        w = w if any(p.name == name for p in w.processes) or not w.ids[name] else register(w, name)
-    w = canonical(cfg, w)
-    before = max((c.number for c in w.cuts), default=0)
-    more = replace(cfg, cuts=before + 3)
+def calm(cfg: Config, w: World) -> Iterator[World]:
+    """One coordinator acts, and between its turns every process, until nothing is left to do."""
     for _ in range(40):
         w = serve(cfg, w)
+        yield w
         acted = False
         for key in ("", *cfg.keys):
             t = Turn(key)
             while t.at < cfg.reads(key):
                 t = read(cfg, w, t)
-            for _, _, queue in decisions(more, w.epoch, t, w):
+            for _, _, queue in decisions(cfg, w.epoch, t, w):
                 done = apply(cfg, w, queue[0])
                 if done is not None:
                     w, acted = canonical(cfg, done[0]), True
                 break
+        if not acted:
+            return
+
+
+def settles(cfg: Config, w: World) -> str:
+    """Faults have stopped, one coordinator acts: is the region Running, and is there a new cut?"""
+    w = w._replace(epoch=w.epoch + 1, turns=(), flight=(), left=())
+    for name in cfg.names:
+        w = w if any(p.name == name for p in w.processes) or not w.ids[name] else register(w, name)
+    before = max((c.number for c in w.cuts), default=0)
+    for after in calm(replace(cfg, cuts=before + 3), canonical(cfg, w)):
+        w = after
         if any(c.number > before and c.status == COMPLETED for c in w.cuts):
             return ""
-        if not acted and not w.processes:
-            return ""  # no member is present
-    return "L6: no new cut from here"
+    return "L6: no new cut from here" if w.processes else ""  # or no member is present
 
 
 def run(cfg: Config) -> Result:
     """Breadth first, up to the first violation."""
     most = cfg.progress, cfg.max, cfg.secs
     return searching.search(first_world(cfg), lambda w: steps(cfg, w), lambda w: settles(cfg, w), *most)
-
-
-if __name__ == "__main__":
-    sys.exit(searching.main(Config, run, sys.argv[1:]))

@@ -97,6 +97,11 @@ def put(items: tuple[Any, ...], at: int, item: Any) -> tuple[Any, ...]:
     return (*items[:at], item, *items[at + 1 :])
 
 
+def versioned(x: Any, version: int) -> Any:
+    """With this version; itself when it has that."""
+    return x if x.version == version else x._replace(version=version)
+
+
 def union(shares: Iterable[int]) -> int:
     """All that is in one of these sets, whose members are bits."""
     return reduce(or_, shares, 0)
@@ -201,13 +206,6 @@ class Canon:
             return ()
         sailing = ((i, self.multi(multi)) for i, multi in flight)
         return tuple(sorted(each for each in sailing if not self.is_hopeless(each[1])))
-
-
-def main(kind: type[C], run: Callable[[C], Result], words: list[str]) -> int:
-    """Search what `field=value` words say, and print what was found; 1 with a violation."""
-    result = run(configured(kind, words))
-    print(result.report(" ".join(words)))
-    return 1 if result.violation else 0
 
 
 def configured(kind: type[C], words: Iterable[str]) -> C:

@@ -3,20 +3,16 @@
 Every multi that succeeds has a number that rises, as a czxid does. Two names, a partition each; a name that has no
 slot any more leaves its partition to the other one in the next generation. A slot contributes where it has sealed to,
 and the cut is consistent when the segments below `completed` end exactly there. Claims and hand-overs are those of
-every group. Examples:
-
-    python -m tests.model.slots
-    python -m tests.model.slots mut=clock
+every group.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .search import Bounds, Result, main, put, search, table
+from .search import Bounds, Result, put, search, table
 
 NAMES = range(2)
 
@@ -241,7 +237,3 @@ def run(config: Config) -> Result:
 
     most = config.progress, config.max, config.secs
     return search(start_of(config), lambda w: steps(config, w), stuck, *most, lambda w: w._replace(faults=(0, 0, 0)))
-
-
-if __name__ == "__main__":
-    sys.exit(main(Config, run, sys.argv[1:]))

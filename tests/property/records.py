@@ -70,7 +70,7 @@ order = number, number, life
 
 def state(draw: Draw) -> str:
     """A group's; a later release may have others."""
-    return draw.usually(draw.choice(group_state.GROUP_STATES), text(draw))
+    return draw.usually(draw.choice(group_state.GROUP_STATES), draw.text(20))
 
 
 def registration(draw: Draw) -> records.Registration:
@@ -94,7 +94,7 @@ def region(draw: Draw) -> regions.Region:
     groups = ordered(name)(draw)
     state = draw.choice(sorted(regions.KINDS)), draw.choice(sorted(regions.REGION_STATES))
     sequences = number(draw), positive(draw), number(draw), positive(draw)
-    since = number(draw), draw.maybe(text), number(draw), number(draw)
+    since: tuple[Any, ...] = number(draw), draw.maybe(text), number(draw), number(draw)
     return regions.Region(*state, *sequences, groups, *since, {group: number(draw) for group in groups if draw.truth()})
 
 

@@ -147,9 +147,7 @@ def shuffled(world: AssignorWorld, random: Random) -> AssignorWorld:
 
 
 @tried(200, any_assignor, any_world)
-def test_every_partition_is_given_once_to_a_thread_that_takes_part_in_its_topic(
-    name: str, world: AssignorWorld
-) -> None:
+def test_every_partition_is_given_once_to_a_thread_of_its_topic(name: str, world: AssignorWorld) -> None:
     found = world.assigned(name)
 
     assert set(found) == set(world.metadata)
@@ -159,9 +157,7 @@ def test_every_partition_is_given_once_to_a_thread_that_takes_part_in_its_topic(
 
 
 @tried(200, any_assignor, any_world, Draw.another)
-def test_neither_the_order_of_the_input_nor_asking_twice_makes_a_difference(
-    name: str, world: AssignorWorld, random: Random
-) -> None:
+def test_order_and_repetition_make_no_difference(name: str, world: AssignorWorld, random: Random) -> None:
     found = world.assigned(name)
 
     assert shuffled(world, random).assigned(name) == found
@@ -196,9 +192,7 @@ def threaded(draw: Draw, knows_threads: bool) -> AssignorWorld:
 
 @pytest.mark.parametrize("knows_threads", [True, False])
 @tried(200, lambda draw: draw.choice(OWN), threaded)
-def test_an_assignor_that_gets_its_own_result_changes_nothing(
-    knows_threads: bool, name: str, world: AssignorWorld
-) -> None:
+def test_an_assignor_keeps_its_own_result(knows_threads: bool, name: str, world: AssignorWorld) -> None:
     first = world.assigned(name)
     held = settled(first, world.held)
     if not knows_threads:
@@ -255,9 +249,7 @@ def held_by(snapshot: Snapshot, consumer: str, registration: Registration) -> He
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @tried(200, registered)
-def test_adapter_assigns_like_a_coordinator_for_the_same_members(
-    strategy: str, group: tuple[Snapshot, dict[str, Registration]]
-) -> None:
+def test_adapter_assigns_like_a_coordinator(strategy: str, group: tuple[Snapshot, dict[str, Registration]]) -> None:
     snapshot, registrations = group
     held = {consumer: held_by(snapshot, consumer, one) for consumer, one in registrations.items()}
     metadata = {

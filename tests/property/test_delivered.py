@@ -121,9 +121,7 @@ def sealed(czxid: int) -> Sealed:
 
 
 @tried(500, lambda draw: draw.many(lambda draw: draw.choice([SEAL, CUT, LOOK]), 30, 1), Draw.another)
-def test_batch_never_spans_a_cut_and_checkpoint_offsets_hold_just_its_segments(
-    events: list[str], random: Random
-) -> None:
+def test_no_batch_spans_a_cut_whose_offsets_hold_just_its_segments(events: list[str], random: Random) -> None:
     segments: list[Sealed] = []
     cuts: list[Cut] = []
     offset = SourceOffset(0, 1, "q")

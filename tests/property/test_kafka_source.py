@@ -35,43 +35,28 @@ def appends(draw: Draw) -> str:
     return f"append {draw.choice(PLACES)} {count} gaps={listed(list(map(str, gaps)))}"
 
 
-def assigns(draw: Draw) -> str:
-    return f"assign {listed(draw.some(PLACES, least=1))} at={draw.choice((0, 0, 50, 100))}%"
-
-
-def releases(draw: Draw) -> str:
-    return f"release {listed(draw.some(PLACES))}"
-
-
 def recreates(draw: Draw) -> str:
     """Records of the old topic that are left never come; those of the new one come after an assignment."""
     topic, end = draw.choice(TOPICS), draw.choice((0, 50, 1000))
     return f"ids {topic}=id{draw.randint(0, 10**9)}; ends {topic}-0-2={end}; begins {topic}-0-2=0"
 
 
-def expires(draw: Draw) -> str:
-    return f"expire {draw.choice(PLACES)} {draw.random()}"
-
-
 def disturbs(draw: Draw) -> str:
     addresses = " ".join(draw.some(("a:1", "b:2")))
     flag = draw.choice(("mute", "holding", "unfair")) + draw.choice(("", "=no"))
-    return draw.choice(
-        (
-            f"down {addresses}",
-            f"refusing {addresses}",
-            *[f"brokers {flag}"] * 3,
-            f"brokers rewind={draw.choice((0, 7))}",
-        )
-    )
+    brokers = [f"brokers {flag}"] * 3 + [f"brokers rewind={draw.choice((0, 7))}"]
+    return draw.choice([f"down {addresses}", f"refusing {addresses}", *brokers])
 
 
-def answers(draw: Draw) -> str:
-    return f"answer behind={draw.randint(0, 2)}"
-
-
-KINDS = [polls] * 6 + [appends] * 4 + [assigns, releases, disturbs, disturbs, answers]
-KINDS += [recreates, expires, lambda draw: "loses", lambda draw: "fails"]
+KINDS = [
+    *([polls] * 6 + [appends] * 4 + [recreates, disturbs, disturbs]),
+    lambda draw: f"assign {listed(draw.some(PLACES, least=1))} at={draw.choice((0, 0, 50, 100))}%",
+    lambda draw: f"release {listed(draw.some(PLACES))}",
+    lambda draw: f"answer behind={draw.randint(0, 2)}",
+    lambda draw: f"expire {draw.choice(PLACES)} {draw.random()}",
+    lambda draw: "loses",
+    lambda draw: "fails",
+]
 
 
 def is_behind(kafka: Brokers, reader: Reader, partition: TopicPartition) -> bool:

@@ -265,9 +265,7 @@ def test_incomplete_plan_has_the_time_of_the_next_turn(turn: Decided) -> None:
 
 
 @tried(TURNS, turn, lambda draw: draw.upto(30), lambda draw: draw.upto(40))
-def test_history_keeps_the_newest_and_the_record_of_this_turn(
-    turn: tuple[Snapshot, Assignor], count: int, above: int
-) -> None:
+def test_history_keeps_the_newest_and_this_turns(turn: tuple[Snapshot, Assignor], count: int, above: int) -> None:
     snapshot, assignor = turn
     last = GENERATION + above
     snapshot = replace(snapshot, history=tuple(range(max(0, last - count) + 1, last + 1)), rebalance=None)

@@ -21,11 +21,15 @@ from tests.unit.manual import ManualRuntime
 PARTITIONS = [TopicPartition("t", number) for number in range(5)]
 
 
-def rows_there(draw: Draw) -> dict[TopicPartition, int]:
+Rows = dict[TopicPartition, int]
+Steps = list[tuple[str, int, Any]]
+
+
+def rows_there(draw: Draw) -> Rows:
     return {partition: draw.randint(1, 400) for partition in draw.some(PARTITIONS)}
 
 
-def few_there(draw: Draw) -> dict[TopicPartition, int]:
+def few_there(draw: Draw) -> Rows:
     return {partition: draw.randint(1, 50) for partition in draw.some(PARTITIONS, least=1)}
 
 
@@ -38,9 +42,7 @@ def upto(most: int) -> Callable[[Draw], int]:
 
 
 @tried(300, rows_there, upto(600))
-def test_both_orders_return_all_that_may_be_and_no_more_than_is_there(
-    there: dict[TopicPartition, int], most: int
-) -> None:
+def test_both_orders_return_all_that_may_be_and_no_more_than_is_there(there: Rows, most: int) -> None:
     for pick in (greedy, proportional):
         picked = pick(there.items(), most)
 
@@ -50,9 +52,7 @@ def test_both_orders_return_all_that_may_be_and_no_more_than_is_there(
 
 
 @tried(300, rows_there, upto(600))
-def test_proportional_poll_gives_equal_shares_but_for_one_record_or_too_few(
-    there: dict[TopicPartition, int], most: int
-) -> None:
+def test_proportional_poll_gives_equal_shares_but_for_one_record_or_too_few(there: Rows, most: int) -> None:
     picked = dict(proportional(there.items(), most))
 
     largest = max(picked.values(), default=0)
@@ -61,8 +61,8 @@ def test_proportional_poll_gives_equal_shares_but_for_one_record_or_too_few(
 
 @pytest.mark.parametrize("order", ORDERS)
 @tried(300, few_there, some_arrivals, upto(20))
-def test_partition_with_records_is_served_within_its_bound_despite_new_arrivals(
-    order: str, there: dict[TopicPartition, int], arrivals: list[list[tuple[TopicPartition, int]]], most: int
+def test_partition_with_records_waits_no_longer_than_its_bound(
+    order: str, there: Rows, arrivals: list[list[tuple[TopicPartition, int]]], most: int
 ) -> None:
     """n polls for greedy, ceil(n / most) for proportional, where n is how many partitions there are with records."""
     pick, behind = ORDERS[order]
@@ -158,11 +158,9 @@ class Model:
 @pytest.mark.long
 @pytest.mark.parametrize("order", ["greedy", "proportional"])
 @tried(200, lambda draw: draw.many(operation, 24), options)
-def test_record_is_returned_once_in_order_within_bounds_over_pause_seek_and_move(
-    order: str, operations: list[tuple[str, int, Any]], options: dict[str, Any]
-) -> None:
+def test_record_is_returned_once_over_pause_seek_and_move(order: str, steps: Steps, options: dict[str, Any]) -> None:
     model = Model(poll_order=order, **options)
-    for each in operations:
+    for each in steps:
         model.do(*each)
     for number in range(4):
         model.do("resume", number, None)

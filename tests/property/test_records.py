@@ -15,7 +15,7 @@ from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.znodes import ranges
 from coordinator.zk.znodes.partitions import (
     PartitionRanges,
-    TopicPartition,
+    PartitionSet,
     by_topic,
     partition_set,
     range_texts,
@@ -288,7 +288,7 @@ def numbers(draw: Draw) -> frozenset[int]:
     return frozenset(draw.many(lambda draw: draw.randint(0, 40), 40))
 
 
-def assert_same_sets(mine: Any, one: frozenset[Any], other: Any, two: frozenset[Any]) -> None:
+def assert_same_sets(mine: Any, one: Any, other: Any, two: Any) -> None:
     """`mine` and `other` are as these sets, together and each beside the other's set."""
     assert mine == one and one == mine and hash(mine) == hash(one) and len(mine) == len(one)
     for left, right in ((mine, two), (mine, other), (one, other)):
@@ -306,9 +306,7 @@ def test_ranges_behave_as_the_set_of_their_numbers(one: frozenset[int], two: fro
 
 
 @tried(500, partitions, partitions)
-def test_partition_ranges_behave_as_the_set_of_their_partitions(
-    one: frozenset[TopicPartition], two: frozenset[TopicPartition]
-) -> None:
+def test_partition_ranges_behave_as_the_set_of_their_partitions(one: PartitionSet, two: PartitionSet) -> None:
     mine, other = PartitionRanges.of(one), PartitionRanges.of(two)
 
     assert_same_sets(mine, one, other, two)

@@ -126,9 +126,7 @@ def test_strategies_have_their_names_and_protocols(strategy: str) -> None:
 
 
 @tried(200, any_strategy, group, Draw.another)
-def test_neither_the_order_of_the_input_nor_asking_twice_makes_a_difference(
-    strategy: str, group: Group, random: Random
-) -> None:
+def test_order_and_repetition_make_no_difference(strategy: str, group: Group, random: Random) -> None:
     members, topics = group
     members = with_running(members, answer(strategy, members, topics))
     others = list(members)
@@ -165,9 +163,7 @@ def test_no_partition_could_go_to_a_thread_that_has_two_less(strategy: str, grou
 
 
 @tried(200, any_sticky, group, Draw.another)
-def test_turns_of_a_rebalance_reach_the_same_assignment_for_any_running_state(
-    strategy: str, group: Group, random: Random
-) -> None:
+def test_turns_of_a_rebalance_reach_the_same_from_any_running(strategy: str, group: Group, random: Random) -> None:
     members, topics = group
     first = answer(strategy, members, topics)
     every = sorted(owners(first)) or [TopicPartition("t", 0)]
@@ -295,6 +291,7 @@ def test_range_spreads_the_partitions_of_a_consumer_over_its_threads() -> None:
 # ---- what breaks its promise
 
 
+Broken = dict[str, dict[str, set[tuple[str, Any]]]]
 A, B = Subscriber("a", {"t": 2, "v": 3}), Subscriber("b", {"u": 1})
 
 
@@ -313,9 +310,7 @@ A, B = Subscriber("a", {"t": 2, "v": 3}), Subscriber("b", {"u": 1})
         ({"a": {"a-0": {("t", 0), ("t", 1.0)}}}, "no TopicPartition"),
     ],
 )
-def test_an_assignor_that_breaks_its_promise_fails_the_rebalance(
-    assignment: dict[str, dict[str, set[tuple[str, Any]]]], reason: str
-) -> None:
+def test_an_assignor_that_breaks_its_promise_fails_the_rebalance(assignment: Broken, reason: str) -> None:
     broken = {
         consumer: {thread: frozenset(TopicPartition(*part) for part in parts) for thread, parts in threads.items()}
         for consumer, threads in assignment.items()

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.model import client_assignment, lease, region, slots
-from tests.model.client_assignment import Config, crash_loop, storm
+from tests.model.__main__ import BY_ITSELF, MODELS
+from tests.model.client_assignment import Config
 from tests.model.search import Result, configured
 
-MODELS = {"client_assignment": client_assignment, "region": region, "slots": slots, "lease": lease}
 TABLES = {model: module.Config.TABLE for model, module in MODELS.items()}
-BY_ITSELF = {"storm": storm, "crashloop": crash_loop}
-"""What shows that a rule of client-side assignment is needed, other than a search."""
 
 
 def found(model: str, words: str) -> Result:
