@@ -74,12 +74,15 @@ def test_consumers_of_a_paused_group_go_on(world: World, stage: ManualStage, cap
     run_ok(world.zk, "pause")
     obeyed(caplog, "paused: group=* ")
 
+    stage.puppet("new", "c1", {"t": 1})
     puppet.obey()
+    ThreadRuntime().sleep(1)  # a turn would be taken
     partition = min(puppet.running)
     puppet.move(partition, 7)
 
     assert (len(puppet.running), world.channel("g", "c1").running[partition]) == (2, 7)
     assert world.state("g").state == "CompletingRebalance"  # the rebalance is not recorded as completed
+    assert world.data(GroupPaths("new").state) is None, "a group that appears waits, too"
     run_ok(world.zk, "resume")
     world.stable("g", 1)
     assert world.created_commands("g", "c1") == 1

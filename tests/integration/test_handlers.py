@@ -229,6 +229,20 @@ def test_a_deposed_coordinator_answers_no_request(world: World, stage: ManualSta
     assert world.data(PATHS.request) is not None
 
 
+def test_request_that_was_replaced_is_not_answered_by_the_turn_before(world: World, stage: ManualStage) -> None:
+    hand = stage.hand()
+    stage.puppet("g", "c1", {"t": 1})
+    world.put(PATHS.request, TurnRequest("first", 1).to_bytes())
+    asked = Asked(with_store(hand.term, world.store))
+    request = asked.read_requests(["g"], lambda path: None)["g"]
+    world.remove(PATHS.request)
+    world.put(PATHS.request, TurnRequest("second", 2).to_bytes())
+
+    asked.answer("g", request)
+
+    assert b"second" in (world.data(PATHS.request) or b"")
+
+
 def test_second_requester_waits_for_that_turn(world: World, assignor: Faulty, monkeypatch: pytest.MonkeyPatch) -> None:
     has_asked, await_turn = ThreadRuntime().event(), control.await_turn
 
