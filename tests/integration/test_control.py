@@ -252,10 +252,7 @@ def test_join_stops_partitions_and_the_history_has_their_standstill(world: World
     assert "joined c2" in last["trigger"] and last["moved"] == 2
     assert [name.split("/")[0] for name in last["joined"]] == ["c2"]
     assert 0 < last["to_last_stop_ms"] <= last["to_last_start_ms"] == last["standstill_ms"]
-    assert table[0].split() == [
-        "GENERATION", "EPOCH", "STARTED", "TRIGGER", "JOINED", "LEFT", "MOVED", "LAST-STOP-MS", "LAST-START-MS",
-        "STANDSTILL-MS", "ASSIGNMENT-MS", "ATTEMPTS", "RESULT",
-    ]  # fmt: skip
+
     assert table[-1].split()[0] == str(last["generation"]) and table[-1].endswith("finished")
     written = json.loads(world.data(PATHS.rebalance(last["generation"])) or b"")  # as zkCli shows it
     assert written["standstill_ms"] == last["standstill_ms"]
