@@ -1,6 +1,6 @@
 """`acl apply` and `members`: interruptions, two operators, processes, and the way to a secured chroot and back.
 
-All else is in `command_lines/acl.txt`. While groups run, no record is lost or repeated, and nobody is ended.
+All else is in `command_lines/acl.txt`. While groups run, no record is lost or repeated, and no member is ended.
 """
 
 from __future__ import annotations
@@ -194,6 +194,9 @@ def test_identity_that_is_named_later_is_used_by_the_session_that_runs(prepared:
     team.commit([Create(path)])
     assert parties.deviations() == ""
     team.close()
+
+
+# ---- from an open chroot to a secured one and back, while groups run
 
 
 SESSION_MS = 20_000

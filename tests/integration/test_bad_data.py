@@ -200,7 +200,7 @@ def test_a_command_for_a_consumer_that_cannot_exist_is_withdrawn(world: World, g
 
 
 @garbage
-def test_unreadable_channel_of_nobody_delays_no_member(world: World, service: CoordinatorService, data: bytes) -> None:
+def test_unreadable_channel_of_no_member_delays_none(world: World, service: CoordinatorService, data: bytes) -> None:
     world.put(PATHS.channel("ghost"), data)
     group = Group(world, service)
 
