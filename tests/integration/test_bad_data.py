@@ -47,13 +47,10 @@ class Group:
         """Members hold partitions and read new records; so does a new group."""
         other = self.world.consumer(f"other-{self.log.end}", "c1", {"t": 1}, log=self.log)
         self.log.end += 50
-        for one in (self.good, *also, other):
-            self._reads_on(one)
-
-    def _reads_on(self, one: PollingConsumer) -> None:
         newest = self.log.end - 1
-        eventually(lambda: any(offset == newest for _, offset in one.records), 10, f"{one.name} reads on")
-        assert one.error is None
+        for one in (self.good, *also, other):
+            eventually(lambda c=one: any(offset == newest for _, offset in c.records), 10, f"{one.name} reads on")
+            assert one.error is None
 
     def is_reported(self, path: str) -> None:
         """Logged once, counted once, and shown, after any number of reads."""
