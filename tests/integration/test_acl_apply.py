@@ -1,6 +1,6 @@
 """`acl apply` and `members`: interruptions, two operators, processes, and the way to a secured chroot and back.
 
-All else is in `command_lines/acl.txt`. While groups run, no record is lost or repeated, and nobody is ended.
+All else is in `command_lines/acl.txt`. While groups run, no record is lost or repeated, and no member is ended.
 """
 
 from __future__ import annotations
@@ -196,6 +196,9 @@ def test_identity_that_is_named_later_is_used_by_the_session_that_runs(prepared:
     team.close()
 
 
+# ---- from an open chroot to a secured one and back, while groups run
+
+
 SESSION_MS = 20_000
 """Nothing here waits for the end of a session, and a machine that stalls for seconds shall end none."""
 
@@ -315,11 +318,6 @@ class Running:
         assert sum(one.rows for one in made) == rows
         return rows
 
-    def names_all(self) -> None:
-        assert self.parties.applies(*OPEN).exit_code == 0
-        for group in (*self.joined, "r", "s"):
-            self.parties.names(group, f"team-{group}", regions=("r",) if group == "r" else ())
-
 
 @pytest.fixture
 def groups(world: World, parties: Parties, tmp_path: Path) -> Iterator[Running]:
@@ -329,7 +327,9 @@ def groups(world: World, parties: Parties, tmp_path: Path) -> Iterator[Running]:
 
 @pytest.mark.parametrize("is_read_open", [True, False], ids=["readable", "closed"])
 def test_groups_run_while_it_is_secured(world: World, parties: Parties, groups: Running, is_read_open: bool) -> None:
-    groups.names_all()
+    assert parties.applies(*OPEN).exit_code == 0
+    for group in (*groups.joined, "r", "s"):
+        parties.names(group, f"team-{group}", regions=("r",) if group == "r" else ())
     opened = parties.policy(is_secure=False)
     secured = replace(opened, is_secure=True, is_read_open=is_read_open)
     operator = parties.session("operator")

@@ -47,13 +47,10 @@ class Group:
         """Members hold partitions and read new records; so does a new group."""
         other = self.world.consumer(f"other-{self.log.end}", "c1", {"t": 1}, log=self.log)
         self.log.end += 50
-        for one in (self.good, *also, other):
-            self._reads_on(one)
-
-    def _reads_on(self, one: PollingConsumer) -> None:
         newest = self.log.end - 1
-        eventually(lambda: any(offset == newest for _, offset in one.records), 10, f"{one.name} reads on")
-        assert one.error is None
+        for one in (self.good, *also, other):
+            eventually(lambda c=one: any(offset == newest for _, offset in c.records), 10, f"{one.name} reads on")
+            assert one.error is None
 
     def is_reported(self, path: str) -> None:
         """Logged once, counted once, and shown, after any number of reads."""
@@ -200,7 +197,7 @@ def test_a_command_for_a_consumer_that_cannot_exist_is_withdrawn(world: World, g
 
 
 @garbage
-def test_unreadable_channel_of_nobody_delays_no_member(world: World, service: CoordinatorService, data: bytes) -> None:
+def test_unreadable_channel_of_no_member_delays_none(world: World, service: CoordinatorService, data: bytes) -> None:
     world.put(PATHS.channel("ghost"), data)
     group = Group(world, service)
 

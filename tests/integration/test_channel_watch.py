@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -21,7 +23,7 @@ from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import STOP_FETCHER, Command
 from tests.support.cli import run
 from tests.support.hand import ManualStage
-from tests.support.processes import ProjectProcess
+from tests.support.processes import REPOSITORY, ProjectProcess
 from tests.support.proxy import Proxy
 from tests.support.terminal import on_terminal
 from tests.support.wait import eventually
@@ -297,3 +299,26 @@ def test_long_partitions_are_whole_on_a_terminal(world: World) -> None:
     printed = on_terminal("-m", "coordinator.cli", "channel", "watch", "g", "--zk", world.zk, "--count", "1")
 
     assert f"t({','.join(map(str, every_second))}); it was there already\n" in printed
+
+
+def test_a_pipe_that_is_closed_ends_it_without_a_traceback(world: World) -> None:
+    world.put(PATHS.root)
+    command = [sys.executable, "-m", "coordinator.cli", "channel", "watch", "g", "--zk", world.zk]
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, cwd=REPOSITORY, **pipes)
+    assert process.stdout is not None and process.stderr is not None
+    try:
+        assert process.stdout.readline().startswith(b"TIME")
+        process.stdout.close()
+
+        def has_ended() -> bool:
+            world.put(PATHS.channel("c1") + "/command-0000000000", b"{}")
+            world.remove(PATHS.channel("c1") + "/command-0000000000")
+            return process.poll() is not None
+
+        eventually(has_ended, 15, "it has ended")
+        assert (process.returncode, process.stderr.read()) == (0, b"")
+    finally:
+        process.kill()
+        process.wait(5)
+        process.stderr.close()

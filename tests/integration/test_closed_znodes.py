@@ -19,16 +19,7 @@ from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import DENIED, Acl, AclEntry, AclStore, Create, Delete, SetData
 from coordinator.zk.wire import OPEN_ACL
 from coordinator.zk.znodes.group_state import FAILED, GroupState
-from coordinator.zk.znodes.paths import (
-    CONSUMERS,
-    COORDINATOR_EPOCH,
-    GROUPS,
-    NODES,
-    PAUSED,
-    Brokers,
-    GroupPaths,
-    node_path,
-)
+from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR_EPOCH, GROUPS, NODES, PAUSED, Brokers, GroupPaths
 from coordinator.zk.znodes.records import START_FETCHER, Channel, Command, EpochRecord, NodeRecord, Registration
 from tests.support.cli import run, run_json
 from tests.support.listening import Listening
@@ -207,7 +198,7 @@ def test_node_runs_although_it_cannot_be_listed(world: World, mallory: AclStore,
 
 def test_only_what_a_session_of_its_name_has_listed_is_on_standby(world: World) -> None:
     world.elected(world.coordinator())
-    world.store.commit([Create(NODES), Create(node_path(7), NodeRecord("ghost", "h").to_bytes())])
+    world.store.commit([Create(NODES), Create(f"{NODES}/{7:016x}", NodeRecord("ghost", "h").to_bytes())])
     store = listed(kazoo_factory(world.zk, 10_000), "a", "host")()
 
     assert run_json(world.zk, "status")["standby"] == [{"node": "a", "host": "host"}]
@@ -379,14 +370,11 @@ def test_registration_that_is_open_again_is_read_amid_changes(world: World, mall
     mallory.set_acl(PATHS.id("c0"), OPEN_ACL)
     known = some.listeners._members._groups["g"]
 
-    def has_changed(names: set[str]) -> bool:
-        return not names & known.known.keys()
-
     for sweep in range(3):
         changed = {f"c{number}" for number in range(1, 6)}
         data = Registration("i", {"t": 1, f"u{sweep}": 1}).to_bytes()
         world.store.commit([SetData(PATHS.id(name), data) for name in sorted(changed)])
-        eventually(lambda names=changed: has_changed(names), 5, "the watches have fired")
+        eventually(lambda names=changed: not names & known.known.keys(), 5, "the watches have fired")
         some.listeners._handle(Event("members", "g"))  # its first slice; the others are long work
         assert known.steps is not None
         handle(Event("everything"))

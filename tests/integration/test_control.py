@@ -74,12 +74,15 @@ def test_consumers_of_a_paused_group_go_on(world: World, stage: ManualStage, cap
     run_ok(world.zk, "pause")
     obeyed(caplog, "paused: group=* ")
 
+    stage.puppet("new", "c1", {"t": 1})
     puppet.obey()
+    ThreadRuntime().sleep(1)  # a turn would be taken
     partition = min(puppet.running)
     puppet.move(partition, 7)
 
     assert (len(puppet.running), world.channel("g", "c1").running[partition]) == (2, 7)
     assert world.state("g").state == "CompletingRebalance"  # the rebalance is not recorded as completed
+    assert world.data(GroupPaths("new").state) is None, "a group that appears waits, too"
     run_ok(world.zk, "resume")
     world.stable("g", 1)
     assert world.created_commands("g", "c1") == 1
@@ -249,10 +252,7 @@ def test_join_stops_partitions_and_the_history_has_their_standstill(world: World
     assert "joined c2" in last["trigger"] and last["moved"] == 2
     assert [name.split("/")[0] for name in last["joined"]] == ["c2"]
     assert 0 < last["to_last_stop_ms"] <= last["to_last_start_ms"] == last["standstill_ms"]
-    assert table[0].split() == [
-        "GENERATION", "EPOCH", "STARTED", "TRIGGER", "JOINED", "LEFT", "MOVED", "LAST-STOP-MS", "LAST-START-MS",
-        "STANDSTILL-MS", "ASSIGNMENT-MS", "ATTEMPTS", "RESULT",
-    ]  # fmt: skip
+
     assert table[-1].split()[0] == str(last["generation"]) and table[-1].endswith("finished")
     written = json.loads(world.data(PATHS.rebalance(last["generation"])) or b"")  # as zkCli shows it
     assert written["standstill_ms"] == last["standstill_ms"]

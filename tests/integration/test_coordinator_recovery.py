@@ -41,9 +41,7 @@ from tests.support.world import World, parts
 PATHS = GroupPaths("g")
 
 
-def test_a_node_whose_earlier_session_still_holds_the_role_waits_for_its_end(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_node_waits_for_the_end_of_its_earlier_session(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """As after a reconnect with another session: what the earlier one created goes only when that has ended."""
     earlier = open_kazoo(world.zk, 10_000)
     ensure(earlier, [CONSUMERS])
@@ -399,9 +397,7 @@ def test_next_coordinator_completes_the_rebalance_that_was_begun(
 
 
 @pytest.mark.both_zookeepers
-def test_group_changed_without_an_elected_coordinator_is_rebalanced_by_the_next(
-    stage: ManualStage, world: World
-) -> None:
+def test_group_changed_without_a_coordinator_is_rebalanced_by_the_next(stage: ManualStage, world: World) -> None:
     first = stage.hand("first")
     one, two = stage.stable_pair(first)
     first.close()

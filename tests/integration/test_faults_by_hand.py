@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.znodes.group_state import COMPLETING, STABLE
+from coordinator.zk.znodes.group_state import STABLE
 from coordinator.zk.znodes.json_fields import MAX_CONTINUED, MAX_COUNT
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import ACL_POLICY, CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, TURN_TIMES, GroupPaths
@@ -73,23 +73,6 @@ def changed_by_hand(world: World, path: str, data: bytes | None) -> None:
 # ---- owners
 
 
-def test_an_owner_in_the_way_holds_up_its_own_partition_and_no_other(world: World) -> None:
-    world.put(PATHS.owner("t", 1), b"made by hand")
-    world.coordinator()
-    world.topic("t", 4)
-    consumer = world.consumer("g", "c1", {"t": 1}, log=MemoryLog(end=100))
-
-    eventually(lambda: consumer.held == parts("t", 0, 2, 3), 5, "all other partitions are held")
-    state = world.state("g")
-    assert (state.state, state.reason) == (COMPLETING, "c1 waits for t-1 to become free")
-
-    world.remove(PATHS.owner("t", 1))
-    world.stable("g", 1, timeout_s=5)
-    eventually(lambda: consumer.held == ALL, 5, "and then the last one")
-    eventually(lambda: len(consumer.records) == 400, 5, "all records are delivered")
-    world.delivered_once("t", 4, 100)
-
-
 @pytest.mark.parametrize(
     "removed",
     [[PATHS.owner("t", 2), PATHS.offset("t", 3)], [PATHS.offsets]],
@@ -130,9 +113,7 @@ def test_start_makes_a_parent_again_that_was_removed_meanwhile(world: World, sta
 
 
 @pytest.mark.parametrize("data", [None, b"", b"scribble", b"[]", b'{"state":"Fine"}'])
-def test_removed_or_overwritten_state_is_recreated_after_one_lease(
-    world: World, monkeypatch: pytest.MonkeyPatch, data: bytes | None
-) -> None:
+def test_lost_state_is_back_after_one_lease(world: World, monkeypatch: pytest.MonkeyPatch, data: bytes | None) -> None:
     monkeypatch.setattr("coordinator.rebalance.group_reader.UNKNOWN_LEASE_MS", 600)
     group = Group(world, **SWEEP)
 

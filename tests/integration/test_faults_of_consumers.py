@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -204,36 +203,28 @@ def test_leaving_member_writes_its_offsets_and_its_share_moves_at_once(served: W
     served.delivered_once("t", 4, 100)
 
 
-class _Sleeps(MemoryLog):
-    """A log at whose fetch the process may sleep, as one that is stopped between two of its instructions."""
-
-    def __init__(self, end: int) -> None:
-        super().__init__(end)
-        self.sleep: Callable[[], object] = lambda: None
-
-    def fetch(self, *args: Any) -> Fetched:  # type: ignore[override]
-        self.sleep()
-        return super().fetch(*args)
-
-
-def test_records_fetched_after_the_lease_expired_during_a_sleep_are_not_returned(world: World) -> None:
+def test_records_fetched_after_a_lease_expired_in_a_sleep_are_not_returned(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By then another consumer has its partitions and reads the same records."""
     world.coordinator()
     world.topic("t", 1)
-    log = _Sleeps(end=0)
+    log = MemoryLog(end=0)
     config = ConsumerConfig(zk=world.zk, group="g", consumer="c1", session_timeout_ms=SESSION_MS)
     with Consumer(config, Subscription({"t": 1}), source=log) as consumer:
         eventually(lambda: consumer.poll(20) == {} and consumer.assignment(), 10, "t-0 is assigned")
         store = consumer.member.store
         assert store is not None
 
-        def sleep() -> None:
-            log.sleep = lambda: None
+        def sleep(*args: Any) -> Fetched:
+            """As a process that is stopped between two of its instructions."""
+            monkeypatch.undo()
             log.end = 50
             expire(store)
             eventually(lambda: not consumer.member.may_fetch, 10, "the lease is over")
+            return log.fetch(*args)
 
-        log.sleep = sleep
+        monkeypatch.setattr(log, "fetch", sleep)
 
         assert consumer.poll(0) == {}
         found = eventually(lambda: consumer.poll(20), 15, "it has rejoined")

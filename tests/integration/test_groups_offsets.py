@@ -236,6 +236,14 @@ def test_offsets_of_a_topic_that_is_subscribed_to_meanwhile_stay(group: MadeGrou
     assert group.offsets == {("t", 0): 50}
 
 
+def test_deleting_an_offset_whose_reply_was_lost_succeeds(group: MadeGroup, topics: dict[str, Topic]) -> None:
+    group.offsets_at(Topic("gone", "id", (0,)), {0: 7})
+
+    found = delete_offsets(LostReplies(group.store), topics, "g", [Scope("gone", None)])
+
+    assert (found, group.offsets) == ({("gone", 0): None}, BEFORE)
+
+
 # ---- groups delete
 
 

@@ -17,15 +17,7 @@ from coordinator.zk.store import Create, Delete, Listing, Node, Operation, SetDa
 from coordinator.zk.znodes.group_state import PREPARING, STABLE
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
-from coordinator.zk.znodes.records import (
-    UNKNOWN_MEMBER_ID,
-    WHITE_LIST,
-    Channel,
-    Command,
-    OffsetRecord,
-    Registration,
-    Topic,
-)
+from coordinator.zk.znodes.records import UNKNOWN_MEMBER_ID, WHITE_LIST, Channel, Command, Registration, Topic
 from coordinator.zk.znodes.segments import Query, Segment
 from tests.support.hand import ManualStage
 from tests.support.stores import FrontStore
@@ -261,7 +253,7 @@ def test_hole_7_partitions_of_an_evicted_consumer_wait_for_its_lease_over_failov
 
     eventually(taken_over, 10, "the rest is taken over")
     assert second.runtime.monotonic() - since >= 1.5, "one lease from when the second coordinator read the mark"
-    assert OffsetRecord.parse("", world.data(PATHS.offset("t", 0)) or b"").offset == 42
+    assert world.offsets("g")[TopicPartition("t", 0)] == 42
     with pytest.raises(IncarnationOver, match="evicted"):
         stuck.move(TopicPartition("t", 0), 43)
 

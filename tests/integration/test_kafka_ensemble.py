@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -48,11 +48,8 @@ def test_broker_is_started_on_the_ensemble_reported_and_stopped(kafka: Kafka, zo
         assert f"--zk {zookeeper.hosts} --log-dir kafka:" in started.stderr
         status = ensemble("kafka", "status", "-o", "json", *directory)
         assert (status.returncode, json.loads(status.stdout)["address"]) == (0, started.stdout.strip())
-        log = open_log("kafka:", KafkaPlace(zk=zookeeper.hosts))
-        try:
+        with closing(open_log("kafka:", KafkaPlace(zk=zookeeper.hosts))) as log:
             assert "no such topic" in str(refused(log, "nothing", "x"))
-        finally:
-            log.close()
     finally:
         stopped = ensemble("kafka", "stop", *directory)
     assert stopped.returncode == 0

@@ -23,7 +23,7 @@ from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.znodes.partitions import TopicPartition
 from tests.support import cli
 from tests.support.kafka import Kafka
-from tests.support.kafka_group import Writing, all_delivered, joins, numbered, rows_of, sealed, segments, two_slots
+from tests.support.kafka_group import Writing, all_delivered, joins, numbered, rows_of, segments, two_slots
 from tests.support.processes import ProjectProcess, consumer_process
 from tests.support.wait import eventually
 from tests.support.world import SESSION_MS, World, a_world
@@ -119,7 +119,11 @@ def test_slots_seal_exactly_the_committed_records_of_transactions(kafka: Kafka, 
         kafka.transaction(topic, numbered(3, 3), commit=False)
         kafka.transaction(topic, numbered(6, 3))
         there = [(read.offset, read.value) for read in kafka.read_all(topic, 1)[0]]
-        eventually(lambda: sealed(world, group, folder) == there, 30, "what was committed is sealed")
+
+        def is_sealed() -> bool:
+            return [(row["offset"], row["value"]) for row in rows_of(world, group, folder)] == there
+
+        eventually(is_sealed, 30, "what was committed is sealed")
         assert len(there) == 6
         missing = sum(each.offsets for segment in segments(world, group) for each in segment.missing)
         assert missing in (5, 6), "three aborted ones, two markers before the last record, and perhaps the one after it"

@@ -7,7 +7,7 @@ import random
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import cast
 
@@ -257,16 +257,12 @@ def test_wrong_credentials_are_one_clear_error_and_right_ones_are_taken(kafka: K
         place = KafkaPlace(options={**options, "kafka.sasl.password": secret})
         return open_log(f"kafka://{kafka.sasl_address}", place)
 
-    wrong, right = opened("a guess of mallory"), opened(password)
-    try:
+    with closing(opened("a guess of mallory")) as wrong, closing(opened(password)) as right:
         error = refused(wrong, topic, topic_id)
         assert "refuses the credentials" in str(error)
         assert "mallory" not in str(error)
         assert refused(wrong, topic, topic_id) is error, "it was tried again at once"
         assert len(fetched(right, topic, topic_id, upto=2)) == 2
-    finally:
-        wrong.close()
-        right.close()
 
 
 @pytest.mark.parametrize("question", ["latest", "record_of_time"])
@@ -275,15 +271,11 @@ def test_wrong_credentials_are_raised_by_queries_for_start_offsets(kafka: Kafka,
     topic, topic_id = kafka.new_topic()
     options = {"security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN", "sasl.username": "mallory"}
     place = KafkaPlace(options={**options, "sasl.password": "a guess"})
-    log = cast(KafkaLog, open_log(f"kafka://{kafka.sasl_address}", place))
-
-    try:
+    with closing(cast(KafkaLog, open_log(f"kafka://{kafka.sasl_address}", place))) as log:
         with pytest.raises(LogError, match="refuses the credentials") as raised:
             getattr(log, question)(topic, topic_id, 0, *([] if question == "latest" else [1_500_000_000_000]))
         assert "a guess" not in str(raised.value)
         assert log.outages == 0
-    finally:
-        log.close()
 
 
 @contextmanager
@@ -313,22 +305,16 @@ def answers_without_tls(came: list[object]) -> Iterator[str]:
 
 
 def test_failed_tls_handshake_is_an_outage_that_is_retried(caplog: pytest.LogCaptureFixture) -> None:
-    came: list[object] = []
-    with answers_without_tls(came) as address:
-        place = KafkaPlace(options={"security.protocol": "ssl"})
-        log = cast(KafkaLog, open_log(f"kafka://{address}", place))
-        try:
-            eventually(lambda: not reader(log).look("t", "id", 0, 0) and log.outages, 20, "it is logged")
-            before = len(came)
-            eventually(
-                lambda: reader(log).look("t", "id", 0, 0) == [] and len(came) >= before + 20,
-                20,
-                "fetching is retried, and nothing is raised",
-            )
-            with pytest.raises(LogError, match="SSL") as raised:
-                log.latest("t", "id", 0)
-        finally:
-            log.close()
+    came, place = list[object](), KafkaPlace(options={"security.protocol": "ssl"})
+    with (
+        answers_without_tls(came) as address,
+        closing(cast(KafkaLog, open_log(f"kafka://{address}", place))) as log,
+    ):
+        eventually(lambda: not reader(log).look("t", "id", 0, 0) and log.outages, 20, "it is logged")
+        before, what = len(came), "fetching is retried, and nothing is raised"
+        eventually(lambda: reader(log).look("t", "id", 0, 0) == [] and len(came) >= before + 20, 20, what)
+        with pytest.raises(LogError, match="SSL") as raised:
+            log.latest("t", "id", 0)
 
     assert "credentials" not in str(raised.value)
     assert log.outages == 1

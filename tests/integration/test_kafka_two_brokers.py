@@ -19,7 +19,7 @@ from tests.support.kafka import USERS
 from tests.support.kafka_cluster import BROKERS, PASSWORDS, TwoBrokers, sasl, two_brokers
 from tests.support.kafka_group import Writing, all_delivered, joins, numbered, rows_of, segments, two_slots
 from tests.support.wait import eventually, within
-from tests.support.world import PollingConsumer, World, a_world
+from tests.support.world import World, a_world
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -170,18 +170,12 @@ def only_its_partitions_wait(
         flow(world, group, writing, range(len(LEADERS)), 1)
         writing.stop()
     all_delivered(brokers, consumers, topic, len(LEADERS))
-    assert in_order(consumers, topic)
-    assert [consumer.error for consumer in consumers] == [None] * len(consumers)
-    said.check(len(consumers))
-
-
-def in_order(consumers: Collection[PollingConsumer], topic: str) -> bool:
-    """Whether what was committed of each partition was so in the order of its offsets."""
     for consumer in consumers:
         for number in range(len(LEADERS)):
             offsets = [offset for part, offset in consumer.records if part == TopicPartition(topic, number)]
             assert offsets == sorted(offsets), f"{consumer.name}: {topic}-{number}"
-    return True
+    assert [consumer.error for consumer in consumers] == [None] * len(consumers)
+    said.check(len(consumers))
 
 
 @either

@@ -213,23 +213,17 @@ class Refusing:
             self.runtime.sleep(pause_s)
 
 
-def test_credentials_that_are_refused_after_a_first_session_are_an_outage(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("before", [None, ZooKeeperUnreachable("away")], ids=["begins one", "in one that runs"])
+def test_refusal_is_logged_once_in_an_outage(before: CoordinatorError | None, caplog: pytest.LogCaptureFixture) -> None:
     servers = Refusing("consumer c1")
-    servers.refuse()
-    servers.refuse_again(2, AuthenticationFailed, 1)
+    for error in (before, WRONG_PASSWORD):
+        if error is not None:
+            servers.refuse(error)
+            servers.refuse_again(3, type(error), 10)
 
-    said = [record.getMessage() for record in caplog.records]
-    assert said == ["ZooKeeper unavailable: client=consumer c1 servers=zk1 reason=wrong password"]
-
-
-def test_refusal_in_an_outage_that_runs_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    servers = Refusing()
-    for error in (ZooKeeperUnreachable("away"), WRONG_PASSWORD):
-        servers.refuse(error)
-        servers.refuse_again(3, type(error), 10)
-
-    said = [record.getMessage().partition("reason=")[2] for record in caplog.records]
-    assert said == ["no server answers", "wrong password"]
+    said = [record.getMessage().partition("reason=") for record in caplog.records]
+    assert said[0][0] == "ZooKeeper unavailable: client=consumer c1 servers=zk1 "
+    assert [reason for *_, reason in said] == ["no server answers"] * (before is not None) + ["wrong password"]
 
 
 @pytest.mark.parametrize("error", REFUSALS)

@@ -205,7 +205,7 @@ def test_host_names_are_not_checked_only_where_that_is_said(certified: Certified
 
 @dataclass(frozen=True)
 class Servers:
-    """All of them, the open one of the session too, and who is nobody's."""
+    """All of them, the open one of the session too, and a CA that none of them knows."""
 
     open: Ensemble
     secure: Ensemble

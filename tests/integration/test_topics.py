@@ -19,12 +19,12 @@ from consumer.logs import open_log
 from consumer.logs.embedded.producer import Producer
 from coordinator.admin.groups import Reading
 from coordinator.admin.topics import alter_topic, create_topic, delete_topic, list_topics
-from coordinator.cli import main as coordinator_main
 from coordinator.zk.errors import UsageError
 from coordinator.zk.store import Create, Store
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import Brokers, GroupPaths
 from coordinator.zk.znodes.records import BLACK_LIST, WHITE_LIST, OffsetRecord, Topic
+from tests.support.cli import run_json
 from tests.support.memlog import MemoryLog
 from tests.support.stores import Interrupted, lost_reply
 from tests.support.wait import eventually
@@ -105,15 +105,9 @@ def test_a_producer_learns_of_topics_from_zookeeper(store: Store, tmp_path: Path
 # ---- the command lines
 
 
-def coordinator(zk: str, *args: str) -> Result:
-    return CliRunner().invoke(coordinator_main, [*args, "--zk", zk])
-
-
 def created(zk: str, name: str, partitions: int) -> str:
     """Create a topic by the command line; its id."""
-    result = coordinator(zk, "topics", "create", name, "--partitions", str(partitions), "-o", "json")
-    assert result.exit_code == 0, result.output
-    return str(json.loads(result.stdout)[0]["topic_id"])
+    return str(run_json(zk, "topics", "create", name, "--partitions", str(partitions))[0]["topic_id"])
 
 
 def produced(zk: str, folder: Path, lines: bytes, *options: str) -> Result:

@@ -123,11 +123,6 @@ def segments(world: World, group: str) -> list[Segment]:
     return [Segment.parse("segment", node.data) for node in nodes]
 
 
-def sealed(world: World, group: str, folder: SegmentFolder) -> list[tuple[int, bytes]]:
-    """Offset and value of every sealed record."""
-    return [(row["offset"], row["value"]) for row in rows_of(world, group, folder)]
-
-
 def rows_of(world: World, group: str, folder: SegmentFolder) -> Iterator[dict[str, Any]]:
     """The sealed records, in the order of the seals."""
     for segment in segments(world, group):
