@@ -30,9 +30,6 @@ class Import(NamedTuple):
     def top(self) -> str:
         return self.module.split(".")[0]
 
-    def is_of(self, module: str) -> bool:
-        return self.module == module or self.module.startswith(module + ".")
-
 
 @cache
 def sources(package: str) -> list[Path]:
@@ -167,10 +164,6 @@ def assert_none(found: list[Import]) -> None:
     assert not found, shown(found)
 
 
-def importers(top: str) -> list[Import]:
-    return [each for each in imports() if each.top == top]
-
-
 def room_of(file: str) -> str:
     """The entry of `MAY_IMPORT` that a file is of: its own, else that of its folder, or the nearest above."""
     parts = file.removesuffix(".py").split("/")
@@ -256,7 +249,7 @@ def test_the_checker_imports_no_library() -> None:
     ],
 )
 def test_a_library_is_imported_in_its_place_only(library: str, place: str | tuple[str, ...]) -> None:
-    found = importers(library)
+    found = [each for each in imports() if each.top == library]
 
     assert found
     assert_none([each for each in found if not each.file.startswith(place)])
@@ -298,13 +291,6 @@ def test_deciding_modules_import_no_acting_ones() -> None:
 EVERY_COMMAND = "from coordinator.cli import main; [main.get_command(None, name) for name in main.list_commands(None)]"
 
 
-def loaded_by(program: str) -> set[str]:
-    """The modules that a process has loaded which has run `program`."""
-    listing = f"{program}; import sys; print(*sys.modules)"
-    found = subprocess.run([sys.executable, "-c", listing], cwd=ROOT, capture_output=True, text=True, check=True)
-    return set(found.stdout.split())
-
-
 LOADS = {
     "coordinator": ("import coordinator.service", "coordinator", "pyarrow pyspark confluent_kafka consumer"),
     "every command of it": (EVERY_COMMAND, "coordinator", "pyarrow pyspark confluent_kafka consumer"),
@@ -324,7 +310,9 @@ LOADS = {
 @pytest.mark.long
 @pytest.mark.parametrize(("program", "loaded", "others"), LOADS.values(), ids=LOADS)
 def test_a_part_of_the_product_does_not_load_the_libraries_of_others(program: str, loaded: str, others: str) -> None:
-    packages = {module.split(".")[0] for module in loaded_by(program)}
+    listing = f"{program}; import sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", listing], cwd=ROOT, capture_output=True, text=True, check=True)
+    packages = {module.split(".")[0] for module in done.stdout.split()}
 
     assert packages & {loaded, *others.split()} == {loaded}
 
