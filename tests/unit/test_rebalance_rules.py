@@ -228,9 +228,16 @@ def test_static_member_returning_between_reads_is_stable_only_with_its_partition
 
 
 @pytest.mark.long
-def test_static_member_joining_between_the_reads_of_ids_and_seats_keeps_its_seat() -> None:
-    for requests, world in swept("a"):
-        has_come = act_between(world, requests, starts(world, "b"))
+@pytest.mark.parametrize("returns", [False, True], ids=["a new one", "one whose seat is over"])
+def test_static_member_joining_during_a_turn_keeps_its_seat(returns: bool) -> None:
+    """Also when it recreates the seat, which then has the version of the old one that was read."""
+    for requests, world in swept("aB" if returns else "a"):
+        if returns:
+            world.processes[-1].leave()
+            world.turn()
+            world.tick(SEAT_IS_OVER_S)
+        come = [starts(world, "b", is_static) for is_static in ((False, True) if returns else (True,))]
+        has_come = act_between(world, requests, lambda come=come: [start() for start in come])  # type: ignore[misc]
         turn_amid_changes(world)
         settle(world)
 
@@ -275,22 +282,6 @@ def test_seat_of_a_member_that_comes_in_a_turn_and_leaves_after_it_is_kept_in_fu
         for life in world.processes[2:]:
             life.leave()
         assert_seat_is_kept(world, requests)
-
-
-@pytest.mark.long
-def test_static_member_joining_between_decision_and_commit_keeps_its_seat() -> None:
-    """Also when it recreates the seat, which then has the version of the old one that was read."""
-    for requests, world in swept("aB"):
-        world.processes[-1].leave()
-        world.turn()
-        world.tick(SEAT_IS_OVER_S)
-        plainly, on_a_seat = starts(world, "b", is_static=False), starts(world, "b")
-        has_come = act_between(world, requests, lambda both=(plainly, on_a_seat): [start() for start in both])  # type: ignore[misc]
-        turn_amid_changes(world)
-        settle(world)
-
-        if has_come():
-            assert world.tree.children(PATHS.seats) == ["b"], requests
 
 
 @pytest.mark.parametrize("every", [3, 12])
