@@ -311,14 +311,6 @@ def test_unreadable_static_member_that_writes_constantly_delays_no_other_member(
 MANY = 2 * PARTITIONS_A_STEP + 30
 
 
-def a_large_world() -> GroupWorld:
-    world = GroupWorld(RangeAssignor())
-    world.topic("t", MANY)
-    world.start("a", {"t": 1})
-    settle(world)
-    return world
-
-
 def commits_of_the_end(world: GroupWorld) -> int:
     """The number of requests of a turn that ends `a`, by trial."""
     world.processes[0].expire()
@@ -330,7 +322,7 @@ def commits_of_the_end(world: GroupWorld) -> int:
 
 
 def test_consumer_claims_and_releases_more_partitions_than_one_multi_holds() -> None:
-    world = a_large_world()
+    world = a_world("a", partitions=MANY)
     world.start("b", {"t": 1})
 
     settle(world)
@@ -340,7 +332,7 @@ def test_consumer_claims_and_releases_more_partitions_than_one_multi_holds() -> 
 
 
 def test_dead_consumer_with_more_partitions_than_one_multi_is_ended_in_one_turn() -> None:
-    world = a_large_world()
+    world = a_world("a", partitions=MANY)
     world.processes[0].expire()
 
     world.turn()
@@ -351,8 +343,8 @@ def test_dead_consumer_with_more_partitions_than_one_multi_is_ended_in_one_turn(
 @pytest.mark.long
 @pytest.mark.parametrize("before_the_last", range(5))
 def test_coordinator_failing_over_amid_a_large_end_leaves_the_rest_to_the_next(before_the_last: int) -> None:
-    requests = commits_of_the_end(a_large_world())
-    world = a_large_world()
+    requests = commits_of_the_end(a_world("a", partitions=MANY))
+    world = a_world("a", partitions=MANY)
     world.processes[0].expire()
     act_between(world, requests - before_the_last, lambda: (world.elect(), world.turn()))
     world.turn()
@@ -365,7 +357,7 @@ def test_coordinator_failing_over_amid_a_large_end_leaves_the_rest_to_the_next(b
 
 @pytest.mark.long
 def test_a_large_consumer_that_is_evicted_half_way_keeps_its_partitions_marked() -> None:
-    world = a_large_world()
+    world = a_world("a", partitions=MANY)
     world.processes[0].stuck = True
     world.tick(5.0)
     world.turn()
@@ -382,7 +374,7 @@ def test_a_large_consumer_that_is_evicted_half_way_keeps_its_partitions_marked()
 
 
 def test_process_that_takes_a_large_name_over_ends_the_earlier_incarnation() -> None:
-    world = a_large_world()
+    world = a_world("a", partitions=MANY)
     world.start("a", {"t": 1})
 
     settle(world)
