@@ -306,6 +306,7 @@ def test_unreadable_static_member_that_writes_constantly_delays_no_other_member(
 
 
 # ---- partitions that do not fit into one multi: the next process resumes what was interrupted
+# The tree refuses a multi of over 400 operations or 512 kB, and checks after each that no partition runs twice.
 
 
 MANY = 2 * PARTITIONS_A_STEP + 30
