@@ -33,7 +33,8 @@ Partitions are t-0,t-1 and `-` is none. `every` gives options to each member. As
 What the plan writes stands below, indented (`likewise` is a reason given above, a withdrawn command has its number in
 the channel): epoch, generation, state and strategy (`kept` where nothing is written) with its reason, then only what
 changes (starts `of its target` are of all that each member has there). The leader's command is left out where it is
-just that of the ask made. `all else as before`: the other lines are those of the turn before.
+just that of the ask made. `all as before`, `all else as before`: the lines, or all but the first, are those of the
+turn before.
 
 Unindented lines below start another turn, which reads the same but for them; `without SUBJECT` leaves a line out.
 `after` is for the state as the turn before left it, `obeyed a b` for all that this wrote to state, channels, seats and
@@ -503,8 +504,11 @@ class Case:
             record = before.rebalance or snapshot.rebalance
             signs.deciding(before.ends)
             before_that, shown = shown, written(snapshot, before, reader.is_timed)
-            is_same = len(shown) > 2 and shown[1:] == before_that[1:]
-            some = [shown[0], "all else as before"] if is_same else shown
+            some = shown
+            if len(shown) > 1 and shown == before_that:
+                some = ["all as before"]
+            elif len(shown) > 2 and shown[1:] == before_that[1:]:
+                some = [shown[0], "all else as before"]
             found += given + "".join(f"  {line}\n" for line in some)
         return found
 
