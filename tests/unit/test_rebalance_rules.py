@@ -312,16 +312,6 @@ def test_unreadable_static_member_that_writes_constantly_delays_no_other_member(
 MANY = 2 * PARTITIONS_A_STEP + 30
 
 
-def commits_of_the_end(world: GroupWorld) -> int:
-    """The number of requests of a turn that ends `a`, by trial."""
-    world.processes[0].expire()
-    asked: list[int] = []
-    world.meddle = lambda world: asked.append(1)
-    world.turn()
-    world.meddle = lambda world: None
-    return len(asked)
-
-
 def test_consumer_claims_and_releases_more_partitions_than_one_multi_holds() -> None:
     world = a_world("a", partitions=MANY)
     world.start("b", {"t": 1})
@@ -344,10 +334,13 @@ def test_dead_consumer_with_more_partitions_than_one_multi_is_ended_in_one_turn(
 @pytest.mark.long
 @pytest.mark.parametrize("before_the_last", range(5))
 def test_coordinator_failing_over_amid_a_large_end_leaves_the_rest_to_the_next(before_the_last: int) -> None:
-    requests = commits_of_the_end(a_world("a", partitions=MANY))
+    tried, asked = a_world("a", partitions=MANY), list[int]()
+    tried.processes[0].expire()
+    tried.meddle = lambda world: asked.append(1)
+    tried.turn()
     world = a_world("a", partitions=MANY)
     world.processes[0].expire()
-    act_between(world, requests - before_the_last, lambda: (world.elect(), world.turn()))
+    act_between(world, len(asked) - before_the_last, lambda: (world.elect(), world.turn()))
     world.turn()
     world.start("b", {"t": 1})
 
