@@ -347,7 +347,7 @@ def test_groups_are_known_by_topic_until_they_leave(interests: Interests) -> Non
 
 
 class Unlooked(dict[str, set[str]]):
-    """Topics that nobody looks through."""
+    """Topics that must not be looked through."""
 
     def __iter__(self) -> Any:
         raise AssertionError("looks at every topic")
@@ -384,19 +384,19 @@ def a_node(runtime: ManualRuntime) -> CoordinatorService:
 
 
 def test_a_node_stands_by_while_its_session_lives() -> None:
-    node, told = a_node(runtime := ManualRuntime()), list[StateListener]()
+    node, listeners = a_node(runtime := ManualRuntime()), list[StateListener]()
     assert node.unhealthy() == "no session with ZooKeeper"
-    store: Any = SimpleNamespace(negotiated_timeout_s=10.0, lost=False, add_listener=told.append)
+    store: Any = SimpleNamespace(negotiated_timeout_s=10.0, lost=False, add_listener=listeners.append)
     node._session = _Session(store, runtime)
-    (tell,) = told
+    (listen,) = listeners
     assert node.unhealthy() == ""
 
-    tell(SessionState.SUSPENDED)
+    listen(SessionState.SUSPENDED)
     runtime.now += 9
     assert node.unhealthy() == ""
     runtime.now += 2
     assert node.unhealthy() == "the session with ZooKeeper is over"
-    tell(SessionState.CONNECTED)
+    listen(SessionState.CONNECTED)
     assert node.unhealthy() == ""
     store.lost = True
     assert node.unhealthy() == "the session with ZooKeeper is over"
