@@ -26,13 +26,15 @@ A line is a subject, plain words, and options as key=value; shell quotes keep wh
                                     `every` member too; what a member has restored: ready=; group: ready= away=
     ages failed=0.3 grown=1.0       seconds; rules timeout=30 delay=0.5 (of the first generation) most=2 (members)
     pools p-slot-0,p-slot-1         the consumers of its fetcher pools
-    history 1 2; record 1 started=  of rebalances; ages now= and changed= (what the turn is for) in milliseconds
+    history 1 2; record 1 started=  of rebalances; ages now= and changed= (what the turn is for) in milliseconds. Only
+                                    where there is a `now` the records that the plan writes are shown
 
 Partitions are t-0,t-1 and `-` is none. `every` gives options to each member. Asks are named by their numbers.
 What the plan writes stands below, indented (`likewise` is a reason given above, a withdrawn command has its number in
 the channel): epoch, generation, state and strategy (`kept` where nothing is written) with its reason, then only what
 changes (starts `of its target` are of all that each member has there). The leader's command is left out where it is
-just that of the ask made. `all else as before`: the other lines are those of the turn before.
+just that of the ask made. `all as before`, `all else as before`: the lines, or all but the first, are those of the
+turn before.
 
 Unindented lines below start another turn, which reads the same but for them; `without SUBJECT` leaves a line out.
 `after` is for the state as the turn before left it, `obeyed a b` for all that this wrote to state, channels, seats and
@@ -215,6 +217,11 @@ class Reader:
             grown_age_s=ages.seconds("grown"),
             region=self._region() if "region" in self._lines else None,
         )
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the turn has a time: only then are records of history looked at."""
+        return "now" in self._one("ages").options
 
     def with_last_fetches(self, signs: LastSigns) -> Snapshot:
         """The snapshot with what is known of them; without, where no channel has its time."""
@@ -496,9 +503,12 @@ class Case:
                 continue
             record = before.rebalance or snapshot.rebalance
             signs.deciding(before.ends)
-            before_that, shown = shown, written(snapshot, before)
-            is_same = len(shown) > 2 and shown[1:] == before_that[1:]
-            some = [shown[0], "all else as before"] if is_same else shown
+            before_that, shown = shown, written(snapshot, before, reader.is_timed)
+            some = shown
+            if len(shown) > 1 and shown == before_that:
+                some = ["all as before"]
+            elif len(shown) > 2 and shown[1:] == before_that[1:]:
+                some = [shown[0], "all else as before"]
             found += given + "".join(f"  {line}\n" for line in some)
         return found
 

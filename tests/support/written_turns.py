@@ -35,7 +35,7 @@ RECORD = {
 WORDS = {option: word for word, option in COMMANDS.items()}
 
 
-def written(before: Snapshot, found: Plan) -> list[str]:
+def written(before: Snapshot, found: Plan, is_timed: bool) -> list[str]:
     """The lines of a plan: the state, its changes, and the znodes beside it."""
     state = found.state
     lines = [f"{name} fetched {ms} ms ago" for name, ms in before.silences.items()]
@@ -60,9 +60,9 @@ def written(before: Snapshot, found: Plan) -> list[str]:
         lines.append("answer the request")
     if found.removed_asks:
         lines.append(f"remove asks {' '.join(_number(each.name) for each in found.removed_asks)}")
-    if found.rebalance is not None:
+    if found.rebalance is not None and is_timed:
         lines.append(_rebalance(found.rebalance))
-    if found.replaced is not None:
+    if found.replaced is not None and is_timed:
         lines.append(f"replaced {_rebalance(found.replaced)}")
     if found.region is not None:
         lines.append(_region(found.region))

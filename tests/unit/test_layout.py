@@ -30,9 +30,6 @@ class Import(NamedTuple):
     def top(self) -> str:
         return self.module.split(".")[0]
 
-    def is_of(self, module: str) -> bool:
-        return self.module == module or self.module.startswith(module + ".")
-
 
 @cache
 def sources(package: str) -> list[Path]:
@@ -63,78 +60,73 @@ PACKAGES = ("coordinator", "consumer", "drills")
 CONSUMER_BASE = ("consumer.config", "consumer.errors", "consumer.metrics")
 """Modules at the root of `consumer` that every room of it uses."""
 
+ZK = "coordinator.zk.**"
+RECORDS = ("coordinator.zk", "coordinator.zk.znodes")
+
 MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "coordinator.zk": (),
     "coordinator.zk.znodes": ("coordinator.zk",),
-    "coordinator.zk.security": ("coordinator.zk", "coordinator.zk.znodes"),
+    "coordinator.zk.security": (*RECORDS,),
     "coordinator.zk.session": ("coordinator.zk", "coordinator.zk.security"),
     "coordinator.zk.embedded": ("coordinator.zk", "coordinator.zk.security"),
-    "coordinator.zk.process": (
-        "coordinator.zk", "coordinator.zk.znodes", "coordinator.zk.security", "coordinator.zk.session",
-    ),
-    "coordinator.assignors": ("coordinator.zk", "coordinator.zk.znodes"),
-    "coordinator.planning": ("coordinator.assignors", "coordinator.zk", "coordinator.zk.znodes"),
-    "coordinator.term": ("coordinator.planning", "coordinator.zk.**"),
-    "coordinator.regions": ("coordinator.term", "coordinator.planning", "coordinator.zk.**"),
-    "coordinator.retention": ("coordinator.term", "coordinator.planning", "coordinator.zk.**"),
-    "coordinator.listeners": ("coordinator.regions", "coordinator.term", "coordinator.planning", "coordinator.zk.**"),
+    "coordinator.zk.process": (*RECORDS, "coordinator.zk.security", "coordinator.zk.session"),
+    "coordinator.assignors": (*RECORDS,),
+    "coordinator.planning": ("coordinator.assignors", *RECORDS),
+    "coordinator.term": ("coordinator.planning", ZK),
+    "coordinator.regions": ("coordinator.term", "coordinator.planning", ZK),
+    "coordinator.retention": ("coordinator.term", "coordinator.planning", ZK),
+    "coordinator.listeners": ("coordinator.regions", "coordinator.term", "coordinator.planning", ZK),
     "coordinator.rebalance": (
-        "coordinator.regions", "coordinator.term", "coordinator.planning", "coordinator.assignors", "coordinator.zk.**",
+        "coordinator.regions", "coordinator.term", "coordinator.planning", "coordinator.assignors", ZK,
     ),
     "coordinator.service": (
         "coordinator.rebalance", "coordinator.listeners", "coordinator.retention", "coordinator.term",
-        "coordinator.planning", "coordinator.assignors", "coordinator.zk.**",
+        "coordinator.planning", "coordinator.assignors", ZK,
     ),
-    "coordinator.admin": ("coordinator.planning", "coordinator.zk.**"),
+    "coordinator.admin": ("coordinator.planning", ZK),
     "coordinator.cli": (
-        "coordinator.service", "coordinator.admin", "coordinator.term", "coordinator.zk.**", "consumer.logs.**",
+        "coordinator.service", "coordinator.admin", "coordinator.term", ZK, "consumer.logs.**",
         "consumer.sealing.segment_check",
     ),
     "consumer.config": (
-        "consumer.errors", "consumer.membership.start_position", "consumer.fetching.poll_order", "consumer.logs",
-        "coordinator.zk.**",
+        "consumer.errors", "consumer.membership.start_position", "consumer.fetching.poll_order", "consumer.logs", ZK,
     ),
-    "consumer.errors": ("coordinator.zk.**",),
-    "consumer.metrics": ("coordinator.zk.**",),
-    "consumer.logs": ("consumer.logs.**", "coordinator.zk", "coordinator.zk.znodes"),
-    "consumer.logs.embedded": ("consumer.errors", "consumer.logs", "coordinator.zk", "coordinator.zk.znodes"),
-    "consumer.logs.kafka": ("consumer.logs", "coordinator.zk.**"),
-    "consumer.membership": (*CONSUMER_BASE, "consumer.logs", "coordinator.zk.**"),
-    "consumer.fetching": (*CONSUMER_BASE, "consumer.membership", "consumer.logs", "coordinator.zk.**"),
-    "consumer.sealing": (
-        *CONSUMER_BASE, "consumer.fetching", "consumer.membership", "consumer.logs", "coordinator.zk.**",
-    ),
-    "consumer.assignment": (
-        *CONSUMER_BASE, "consumer.membership", "consumer.logs", "coordinator.assignors", "coordinator.zk.**",
-    ),
-    "consumer.operator": ("consumer", "consumer.**", "coordinator.zk.**"),
-    "consumer": ("consumer.**", "coordinator.zk.**"),
-    "consumer.spark": ("consumer.spark.**", "consumer.**", "coordinator.zk.**"),
-    "consumer.spark.fetchers": ("consumer.**", "coordinator.zk.**"),
-    "consumer.spark.source": ("consumer.**", "coordinator.zk.**"),
-    "consumer.cli": ("consumer.**", "coordinator.zk.**"),
-    "drills.checker": ("drills.checker.**", "coordinator.zk", "coordinator.zk.znodes"),
-    "drills.checker.replay": ("coordinator.zk", "coordinator.zk.znodes"),
-    "drills.checker.invariants": ("drills.checker.replay", "coordinator.zk", "coordinator.zk.znodes"),
-    "drills.base": ("coordinator.zk.**",),
-    "drills.faults": ("drills.base", "coordinator.zk.**"),
-    "drills.environments": ("drills.faults", "drills.base", "coordinator.zk.**"),
+    "consumer.errors": (ZK,),
+    "consumer.metrics": (ZK,),
+    "consumer.logs": ("consumer.logs.**", *RECORDS),
+    "consumer.logs.embedded": ("consumer.errors", "consumer.logs", *RECORDS),
+    "consumer.logs.kafka": ("consumer.logs", ZK),
+    "consumer.membership": (*CONSUMER_BASE, "consumer.logs", ZK),
+    "consumer.fetching": (*CONSUMER_BASE, "consumer.membership", "consumer.logs", ZK),
+    "consumer.sealing": (*CONSUMER_BASE, "consumer.fetching", "consumer.membership", "consumer.logs", ZK),
+    "consumer.assignment": (*CONSUMER_BASE, "consumer.membership", "consumer.logs", "coordinator.assignors", ZK),
+    "consumer.operator": ("consumer", "consumer.**", ZK),
+    "consumer": ("consumer.**", ZK),
+    "consumer.spark": ("consumer.spark.**", "consumer.**", ZK),
+    "consumer.spark.fetchers": ("consumer.**", ZK),
+    "consumer.spark.source": ("consumer.**", ZK),
+    "consumer.cli": ("consumer.**", ZK),
+    "drills.checker": ("drills.checker.**", *RECORDS),
+    "drills.checker.replay": (*RECORDS,),
+    "drills.checker.invariants": ("drills.checker.replay", *RECORDS),
+    "drills.base": (ZK,),
+    "drills.faults": ("drills.base", ZK),
+    "drills.environments": ("drills.faults", "drills.base", ZK),
     "drills.reports": ("drills.checker.**",),
     "drills.evidence": (
         "drills.reports", "drills.checker.**", "drills.environments", "drills.faults", "drills.base",
-        "coordinator.admin", "coordinator.zk.**",
+        "coordinator.admin", ZK,
     ),
     "drills.testbed": (
-        "drills.evidence", "drills.environments", "drills.faults", "drills.base", "coordinator.admin",
-        "coordinator.zk.**",
+        "drills.evidence", "drills.environments", "drills.faults", "drills.base", "coordinator.admin", ZK,
     ),
-    "drills.scenarios": ("drills.**", "coordinator.admin", "coordinator.zk.**"),
+    "drills.scenarios": ("drills.**", "coordinator.admin", ZK),
     "drills.conformance": (
         "drills.testbed", "drills.evidence", "drills.checker.**", "drills.environments", "drills.faults", "drills.base",
-        "consumer.logs.embedded", "coordinator.admin", "coordinator.zk.**",
+        "consumer.logs.embedded", "coordinator.admin", ZK,
     ),
-    "drills.workloads": ("drills.checker.replay.sketches", "consumer.**", "consumer", "coordinator.zk.**"),
-    "drills": ("drills.**", "coordinator.cli", "coordinator.zk.**"),
+    "drills.workloads": ("drills.checker.replay.sketches", "consumer.**", "consumer", ZK),
+    "drills": ("drills.**", "coordinator.cli", ZK),
 }  # fmt: skip
 """Folder (or module at a package's root) -> other modules that it imports; `a.**` is all below `a`, and `a`."""
 
@@ -165,10 +157,6 @@ def shown(found: list[Import]) -> str:
 
 def assert_none(found: list[Import]) -> None:
     assert not found, shown(found)
-
-
-def importers(top: str) -> list[Import]:
-    return [each for each in imports() if each.top == top]
 
 
 def room_of(file: str) -> str:
@@ -256,7 +244,7 @@ def test_the_checker_imports_no_library() -> None:
     ],
 )
 def test_a_library_is_imported_in_its_place_only(library: str, place: str | tuple[str, ...]) -> None:
-    found = importers(library)
+    found = [each for each in imports() if each.top == library]
 
     assert found
     assert_none([each for each in found if not each.file.startswith(place)])
@@ -298,13 +286,6 @@ def test_deciding_modules_import_no_acting_ones() -> None:
 EVERY_COMMAND = "from coordinator.cli import main; [main.get_command(None, name) for name in main.list_commands(None)]"
 
 
-def loaded_by(program: str) -> set[str]:
-    """The modules that a process has loaded which has run `program`."""
-    listing = f"{program}; import sys; print(*sys.modules)"
-    found = subprocess.run([sys.executable, "-c", listing], cwd=ROOT, capture_output=True, text=True, check=True)
-    return set(found.stdout.split())
-
-
 LOADS = {
     "coordinator": ("import coordinator.service", "coordinator", "pyarrow pyspark confluent_kafka consumer"),
     "every command of it": (EVERY_COMMAND, "coordinator", "pyarrow pyspark confluent_kafka consumer"),
@@ -324,7 +305,9 @@ LOADS = {
 @pytest.mark.long
 @pytest.mark.parametrize(("program", "loaded", "others"), LOADS.values(), ids=LOADS)
 def test_a_part_of_the_product_does_not_load_the_libraries_of_others(program: str, loaded: str, others: str) -> None:
-    packages = {module.split(".")[0] for module in loaded_by(program)}
+    listing = f"{program}; import sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", listing], cwd=ROOT, capture_output=True, text=True, check=True)
+    packages = {module.split(".")[0] for module in done.stdout.split()}
 
     assert packages & {loaded, *others.split()} == {loaded}
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -84,11 +85,18 @@ class Life:
         """Runs the keeper, without polls, until it ends: its waits advance the clock."""
         self.world.runtime.spawned[-1]()
 
-    def send(self, command: Command) -> str:
-        created = self.world.tree.commit(
-            [Create(PATHS.command_prefix("a"), command.to_bytes(), sequential=True)], session=0
-        )
-        return created[0].rsplit("/", 1)[-1]
+    def send(self, option: str, *started: TopicPartition, thread: str = "a-0", **fields: Any) -> str:
+        """A command of the group's epoch and generation for the member, but for these fields; its name."""
+        state = self.world.state
+        command = Command(option, state.epoch, state.generation, self.channel.incarnation)
+        some: dict[str, Any] = {"threads": {thread: frozenset(started)}, "topics": {"t": "t-1"}} if started else {}
+        data = replace(command, **some, **fields).to_bytes()
+        (path,) = self.world.tree.commit([Create(PATHS.command_prefix("a"), data, sequential=True)], 0)
+        return path.rsplit("/", 1)[-1]
+
+    @property
+    def channel(self) -> Channel:
+        return self.world.channels()["a"]
 
     @property
     def commands(self) -> list[str]:
@@ -107,43 +115,27 @@ def life() -> Life:
     return life
 
 
-def incarnation(life: Life) -> str:
-    return life.world.channels()["a"].incarnation
-
-
 # ---- commands that are not, or no longer, meant for it (hole 5)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda command: replace(command, incarnation="another one"),
-        lambda command: replace(command, epoch=0),
-        lambda command: replace(command, generation=0),
-    ],
-    ids=["another incarnation", "an older epoch", "an older generation"],
-)
-def test_command_for_another_incarnation_is_removed_unapplied(life: Life, change: Callable[[Command], Command]) -> None:
-    state = life.world.state
-    life.send(change(Command(STOP_FETCHER, state.epoch, state.generation, incarnation(life))))
-    before = life.world.channels()["a"]
+@pytest.mark.parametrize("field", [{"incarnation": "another one"}, {"epoch": 0}, {"generation": 0}], ids=str)
+def test_command_for_another_incarnation_or_from_before_is_removed_unapplied(life: Life, field: dict[str, Any]) -> None:
+    life.send(STOP_FETCHER, **field)
+    before = life.channel
 
     life.poll()
 
-    assert life.commands == []
-    assert life.world.channels()["a"] == before
-    assert life.member._drain.stale == 1
+    assert (life.commands, life.channel, life.member._drain.stale) == ([], before, 1)
 
 
 def test_unreadable_command_is_removed_and_the_next_one_applied(life: Life) -> None:
     life.world.tree.commit([Create(PATHS.command_prefix("a"), b"{", sequential=True)], 0)
-    state = life.world.state
-    life.send(Command(STOP_FETCHER, state.epoch, state.generation, incarnation(life)))
+    life.send(STOP_FETCHER)
 
     life.poll()
 
     assert life.commands == []
-    assert dict(life.world.channels()["a"].running) == {}
+    assert dict(life.channel.running) == {}
     assert life.held.notified[-1] == "revoked"
 
 
@@ -151,17 +143,11 @@ def test_partition_with_an_existing_owner_znode_is_left_out_and_reported(life: L
     """Hole 11: removed by the consumer means applied, and the channel names refused partitions."""
     life.world.topic("t", 3)
     life.world.tree.commit([Create(PATHS.owner("t", 2), b"{}")], 0)
-    state = life.world.state
-    everything = frozenset([T0, T1, TopicPartition("t", 2)])
-    name = life.send(
-        Command(
-            START_FETCHER, state.epoch, state.generation, incarnation(life), {"a-0": everything}, topics={"t": "t-1"}
-        )
-    )
+    name = life.send(START_FETCHER, T0, T1, TopicPartition("t", 2))
 
     life.poll()
 
-    channel = life.world.channels()["a"]
+    channel = life.channel
     assert (set(channel.running), channel.refused, channel.command) == ({T0, T1}, {TopicPartition("t", 2)}, name)
     assert life.commands == []
 
@@ -187,7 +173,7 @@ def test_unpolled_consumer_leaves(life: Life) -> None:
 
     life.keep()
 
-    channel = life.world.channels()["a"]
+    channel = life.channel
     assert "poll was not called for 4000 ms" in (channel.ended or "")
     assert dict(channel.running) == {}
     assert life.world.tree.data(PATHS.id("a")) is None
@@ -218,7 +204,7 @@ def test_commit_while_the_consumer_leaves_precedes_the_leave_or_fails(life: Life
     life.keep()
     threads[0].join(5)
 
-    assert life.world.channels()["a"].ended
+    assert life.channel.ended
     assert life.offset(T0) == (5 if errors else 6)
 
 

@@ -1,17 +1,28 @@
-"""Membership of a group where a turn's reads matter, and the choice of a strategy. All else is in `turns/`."""
+"""Membership where a turn's reads matter, these reads, and the choice of a strategy. All else is in `turns/`."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
 from coordinator.assignors import Assignor, RangeAssignor
 from coordinator.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
 from coordinator.planning.membership import ESTABLISHED, NEWCOMER, Candidate, GroupRules, choose
+from coordinator.planning.plan import plan
+from coordinator.planning.snapshot import Snapshot
+from coordinator.rebalance.group_reader import GroupReader
+from coordinator.term.reading import Problems
+from coordinator.zk.store import Create, Delete, Listing, Node, SetData, Watch
 from coordinator.zk.znodes.group_state import PREPARING, STABLE
-from coordinator.zk.znodes.records import OwnerRecord
+from coordinator.zk.znodes.json_fields import MAX_COUNT
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.records import Channel, OwnerRecord
 from coordinator.zk.znodes.segments import Pool
-from tests.property.group_world import PATHS, SESSION_S, GroupWorld, MemberProcess, act_between
+from tests.property.group_world import GROUP, PATHS, SESSION_S, GroupWorld, MemberProcess, act_between
 from tests.property.test_convergence import settle
+from tests.property.tree import MemoryTreeStore
+from tests.support.terms import a_term
 
 T = {"t": 1}
 KNOWN = {name: RangeAssignor() for name in ("range", "roundrobin", "sticky")}
@@ -220,3 +231,208 @@ def test_partition_that_stays_on_its_thread_is_not_stopped() -> None:
 
     (stopped,) = member.stopped
     assert len(stopped) == 2
+
+
+# ---- reads of a turn in the order of the protocol, and first-seen times
+
+
+class Recorded(MemoryTreeStore):
+    """A store that records its reads, in order."""
+
+    def __init__(self, world: GroupWorld) -> None:
+        super().__init__(world.tree, 99, lambda: None, 3.0)
+        self.read: list[str] = []
+
+    def get(self, path: str, watch: Watch | None = None) -> Node | None:
+        self.read.append(f"data {path}")
+        return super().get(path, watch)
+
+    def children(self, path: str, watch: Watch | None = None) -> Listing | None:
+        self.read.append(f"children {path}")
+        return super().children(path, watch)
+
+
+@pytest.fixture
+def world() -> GroupWorld:
+    """A stable group of two."""
+    world = GroupWorld(RangeAssignor())
+    world.topic("t", 4)
+    world.start("a", {"t": 1})
+    world.start("b", {"t": 1})
+    settle(world)
+    return world
+
+
+def reader(world: GroupWorld, store: MemoryTreeStore | None = None) -> GroupReader:
+    return reader_with_problems(world, store)[0]
+
+
+def reader_with_problems(world: GroupWorld, store: MemoryTreeStore | None = None) -> tuple[GroupReader, Problems]:
+    term = a_term(store or world.tree.open(), world.runtime, world.epoch)
+    return GroupReader(term, GROUP, lambda path: None), term.problems
+
+
+def read(world: GroupWorld, some: GroupReader) -> Snapshot:
+    found = some.read(world.topics)
+    assert found is not None
+    return found
+
+
+def test_a_turn_reads_state_then_commands_then_channels_then_ids_then_owners(world: GroupWorld) -> None:
+    """A model of the protocol finds two owners when a channel is read before its commands, or the state after them."""
+    world.tree.put(f"{PATHS.command_prefix('a')}0000000099", b"{}")
+    store = Recorded(world)
+
+    read(world, reader(world, store))
+
+    def at(what: str) -> int:
+        return store.read.index(what)
+
+    def last(what: str) -> int:
+        return len(store.read) - 1 - store.read[::-1].index(what)
+
+    # b has no command: the read without one also counts. a has one, and is read again after it.
+    assert at(f"data {PATHS.state}") < min(at(f"data {PATHS.channel(name)}") for name in ("a", "b"))
+    assert f"children {PATHS.channel('b')}" not in store.read
+    assert at(f"children {PATHS.channel('a')}") < at(f"data {PATHS.command('a', 'command-0000000099')}")
+    assert at(f"data {PATHS.command('a', 'command-0000000099')}") < last(f"data {PATHS.channel('a')}")
+    for name in ("a", "b"):
+        assert last(f"data {PATHS.channel(name)}") < at(f"children {PATHS.ids}") < at(f"data {PATHS.id(name)}")
+    assert at(f"data {PATHS.id('b')}") < at(f"children {PATHS.owners_of('t')}")
+
+
+def test_ages_count_from_the_first_read_by_the_coordinator(world: GroupWorld) -> None:
+    """Of a command, of a member and of an empty seat."""
+    some = reader(world)
+    read(world, some)
+    world.tree.commit([Create(PATHS.command_prefix("a"), b"{}", sequential=True)], 0)
+    world.start("c", {"t": 1})
+    world.start("s", {"t": 1}, is_static=True).leave()
+
+    ages = []
+    for _ in range(3):
+        found = read(world, some)
+        (sent,) = found.channels["a"].commands
+        ages.append((sent.age_s, found.members["c"].age_s, found.seats["s"].away_s))
+        world.runtime.now += 1.5
+
+    assert ages == [(0.0,) * 3, (1.5,) * 3, (3.0,) * 3]
+    (sent,) = read(world, reader(world)).channels["a"].commands
+    assert sent.age_s == 0.0  # another coordinator, another epoch: every member gets the whole time again
+
+
+def test_sign_of_life_is_timed_by_the_observed_change_of_the_channel(world: GroupWorld) -> None:
+    some = reader(world)
+    read(world, some)
+    world.runtime.now += 2.0
+    assert read(world, some).channels["a"].idle_s == 2.0
+    data = world.tree.data(PATHS.channel("a")) or b""
+
+    world.tree.commit([SetData(PATHS.channel("a"), data)], 0)
+
+    assert read(world, some).channels["a"].idle_s == 0.0
+    assert read(world, some).channels["b"].idle_s == 2.0
+
+
+def test_lost_state_restarts_at_the_generation_of_the_history_or_written_here(world: GroupWorld) -> None:
+    some = reader(world)
+    some.decided(plan(read(world, some), world.assignors))
+    before = world.state.generation
+    world.tree.commit([SetData(PATHS.state, b"{")], 0)
+    assert read(world, reader(world)).state.generation == before, "that of the history"
+
+    for name in world.tree.children(PATHS.history) or ():
+        world.tree.commit([Delete(f"{PATHS.history}/{name}")], 0)
+
+    assert read(world, some).state.generation == before
+    assert read(world, reader(world)).state.generation == 0  # a later epoch: its commands are newer all the same
+
+
+@pytest.mark.parametrize("said", [10**6, MAX_COUNT, MAX_COUNT + 1, 2**63 - 1])
+def test_no_generation_that_a_member_writes_raises_the_groups(world: GroupWorld, said: int) -> None:
+    before = world.state
+    channel = world.channels()["a"]
+    world.tree.commit([SetData(PATHS.channel("a"), replace(channel, generation=said).to_bytes())], 0)
+
+    found = read(world, reader(world))
+
+    assert (found.state.generation, found.state.marks) == (before.generation, ())
+    assert plan(found, world.assignors).state.generation <= before.generation + 1
+    assert (found.channels["a"].channel is None) == (said > MAX_COUNT)
+
+
+def test_lost_state_hands_no_partition_on_while_earlier_evictions_are_unknown(world: GroupWorld) -> None:
+    world.tree.commit([SetData(PATHS.state, b"{")], 0)
+    world.processes[0].expire()
+    some = reader(world)
+
+    first = read(world, some)
+    world.runtime.now += 39.9
+    last = read(world, some)
+    world.runtime.now += 0.2
+    after = read(world, some)
+
+    every = {TopicPartition("t", number) for number in range(4)}
+    for found in (first, last):
+        decided = plan(found, world.assignors)
+        assert {part for mark in decided.state.marks for part in mark.partitions} == every
+        assert all(command.started <= found.channels[name].running for name, command in decided.starts)
+    assert "unknown" not in {mark.consumer for mark in plan(after, world.assignors).state.marks}
+
+
+def test_state_that_is_lost_again_is_waited_for_again(world: GroupWorld) -> None:
+    """An eviction between the two losses has its mark in neither."""
+    some = reader(world)
+    for _ in range(2):
+        world.tree.commit([SetData(PATHS.state, b"{")], 0)
+        found = read(world, some)
+        world.runtime.now += 39.9
+        assert "unknown" in {mark.consumer for mark in plan(read(world, some), world.assignors).state.marks}
+    (mark,) = found.state.marks
+    assert mark.partitions
+
+
+def test_partition_running_without_an_owner_znode_is_not_reassigned(world: GroupWorld) -> None:
+    held = sorted(world.channels()["a"].running)
+    world.tree.commit([Delete(PATHS.owner(*partition)) for partition in held], 0)
+    world.tree.commit([SetData(PATHS.id("a"), b"{")], 0)  # it cannot be asked to stop, but it lives
+
+    for _ in range(20):
+        world.turn()
+        world.processes[1].tend()
+        world.tick(0.1)
+
+    assert set(world.channels()["a"].running) == set(held)
+    assert not set(world.channels()["b"].running) & set(held)
+
+
+def test_invalid_names_are_ignored(world: GroupWorld) -> None:
+    world.tree.put(f"{PATHS.channels}/with space", b"{}")
+    world.tree.put(f"{PATHS.ids}/with space", b"{}")
+    world.tree.put(f"{PATHS.owners}/with space", b"")
+    world.tree.put(f"{PATHS.owners_of('t')}/x", b"")
+    some, problems = reader_with_problems(world)
+
+    found = read(world, some)
+
+    assert (set(found.channels), set(found.members)) == ({"a", "b"}, {"a", "b"})
+    assert found.owners == {TopicPartition("t", number) for number in range(4)}
+    assert any("with space" in path for path in problems.current())
+
+
+def test_unreadable_znode_is_ignored_and_reported_once_until_it_is_repaired(world: GroupWorld) -> None:
+    data = world.tree.data(PATHS.channel("a")) or b""
+    world.tree.commit([SetData(PATHS.channel("a"), b"{")], 0)
+    world.tree.commit([SetData(PATHS.id("b"), b"[]")], 0)
+    world.tree.commit([Create(PATHS.command_prefix("b"), b"\xff", sequential=True)], 0)
+    some, problems = reader_with_problems(world)
+
+    found = read(world, some)
+    read(world, some)
+
+    (sent,) = found.channels["b"].commands
+    assert (found.channels["a"].channel, found.members["b"].registration, sent.command) == (None, None, None)
+    assert problems.count == 3 and PATHS.channel("a") in problems.current()
+    world.tree.commit([SetData(PATHS.channel("a"), data)], 0)
+    assert isinstance(read(world, some).channels["a"].channel, Channel)
+    assert PATHS.channel("a") not in problems.current()

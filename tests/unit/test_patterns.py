@@ -33,6 +33,13 @@ def allows(text: str, topic: str, pattern: str = "white_list") -> bool:
         ("a.*,b.*,c.*,d.*,e.*,f.*", "white_list", ["fa"], ["ga"]),
         (r"a\*b\*c\*d\*e\*f\*", "white_list", ["a*b*c*d*e*f*"], ["abcdef"]),
         ("[*+?][*+?][*+?][*+?][*+?]", "white_list", ["*+?*+"], ["abcde"]),
+        (".*", "white_list", ["a"], []),
+        ("a.*|b.*", "white_list", ["ax", "bx"], ["cx"]),
+        ("(a.*|b.*)", "white_list", ["ax", "bx"], ["cx"]),
+        ("(flights-[0-9]+)?", "white_list", ["flights-1"], ["flights-x"]),
+        ("a+b*", "white_list", ["aab"], ["b"]),
+        ("(ab)*", "white_list", ["abab"], ["aba"]),
+        ("[a-z]{1,5}-x", "white_list", [], []),
     ],
 )
 def test_pattern_selects_topics_or_all_others(text: str, pattern: str, allowed: list[str], others: list[str]) -> None:
@@ -61,14 +68,6 @@ def test_pattern_of_earlier_releases_that_re2_does_not_know_is_refused(text: str
         TopicFilter("white_list", text)
     with pytest.raises(UsageError, match="does not compile"):
         Subscription({text: 1}, "white_list")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [".*", "a.*|b.*", "(a.*|b.*)", "(flights|weather)-[0-9]+", "(flights-[0-9]+)?", "a+b*", "(ab)*", "[a-z]{1,5}-x"],
-)
-def test_common_patterns_are_accepted(text: str) -> None:
-    TopicFilter("white_list", text)
 
 
 _LONGEST = ["a" * 249, "ab" * 124 + "!", "abba" * 62, "x" * 249]

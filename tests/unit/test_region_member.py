@@ -85,15 +85,10 @@ def test_claimed_start_is_applied_once_under_any_later_command_of_the_channel() 
     assert member.is_applied(claimed, "command-1", start), "its reply was lost, and the channel has it"
     assert member.is_applied(asked, "command-1", start)
 
-
-def test_start_claimed_in_part_is_not_applied_unless_the_rest_was_refused() -> None:
-    member, start = a_member(ManualRuntime()), a_start(P0, P1)
-    part = Channel("life", command="command-1", running={P0: None}, region=Progress(7))
-
-    member.ordered(Channel("life"), order_of(start))
-
-    assert not member.is_applied(part, "command-1", start)
-    assert member.is_applied(replace(part, refused=frozenset([P1])), "command-1", start)
+    both = a_start(P0, P1)
+    member.ordered(Channel("life"), order_of(both))
+    assert not member.is_applied(claimed, "command-1", both), "claimed in part"
+    assert member.is_applied(replace(claimed, refused=frozenset([P1])), "command-1", both)
 
 
 def test_small_states_are_in_the_contribution_and_large_ones_in_a_readable_file(tmp_path: Path) -> None:
@@ -196,14 +191,10 @@ def test_a_partitions_offset_is_that_after_the_last_record_that_was_processed() 
     assert queue.offsets == {P0: 8, P1: 0}
 
 
-def test_queue_has_space_for_another_poll_or_is_full() -> None:
+def test_many_or_large_records_leave_no_room_until_taken_or_dropped() -> None:
     queue = a_queue(capacity=3)
     queue.put({P0: records(P0, 3, 4)})
-
-    assert queue.has_room(1) and not queue.has_room(2)
-
-
-def test_large_records_leave_no_room_for_others_until_they_are_taken_or_dropped() -> None:
+    assert queue.has_room(1) and not queue.has_room(2), "for another poll"
     queue = a_queue()
     large = [record._replace(value=b"v" * 600) for record in records(P0, 3, 4)]
 

@@ -32,7 +32,7 @@ from coordinator.zk.znodes.regions import (
     RegionRequest,
 )
 from tests.property.tree import MemoryTree
-from tests.support.stores import FrontStore
+from tests.support.stores import FrontStore, Interrupted
 from tests.support.strategies import RANGE
 from tests.support.terms import a_term
 from tests.support.turns import snapshot_of
@@ -87,6 +87,9 @@ def test_region_with_over_5000_participants_reports_why_it_takes_no_checkpoint()
     most = region_plan(a_snapshot(groups=with_members(5000)), RULES)
     more = region_plan(a_snapshot(groups=with_members(5001)), RULES)
 
+    names = {f"{'x' * 200}{n}": Target("i" * 64, {}) for n in range(2000)}
+    large = region_plan(a_snapshot(groups={"g": replace(STATE, target=names)}), RULES)
+    assert large.begun is None and "shorten consumers' names" in (large.region.reason or ""), "it fits into no znode"
     assert most.begun is not None and len(most.begun.participants["g"]) == 5000
     assert more.begun is None and more.again_s == RULES.interval_s
     assert "no checkpoint: its 5001 participants take " in (more.region.reason or "")
@@ -130,14 +133,9 @@ def test_checkpoint_does_not_begin_while_the_turns_of_a_group_fail() -> None:
     assert (over.region, over.again_s) == (RUNNING, 0.0)
     failed = replace(RUNNING, state="Failed", reason="the log")
     assert region_plan(a_snapshot(region=failed, failing={"g": "it is damaged"}), RULES).region == failed
-
-
-def test_checkpoint_begins_while_only_the_turns_of_an_empty_group_fail() -> None:
     groups = {"g": STATE, "h": replace(STATE, target={})}
-
-    found = region_plan(a_snapshot(groups=groups, failing={"h": "it is damaged"}), RULES)
-
-    assert found.begun is not None and list(found.begun.participants) == ["g"]
+    other = region_plan(a_snapshot(groups=groups, failing={"h": "it is damaged"}), RULES)
+    assert other.begun is not None and list(other.begun.participants) == ["g"], "h is empty"
 
 
 def test_absent_static_member_is_no_participant_and_is_named_for_copying() -> None:
@@ -159,7 +157,7 @@ def test_manually_created_end_aborts_the_open_checkpoint(stray: str) -> None:
 
     turns(tree, ManualRuntime()).take_turn("")
 
-    assert Region.parse(PATHS.root, tree.data(PATHS.root) or b"") == replace(RUNNING, next_sequence=4)
+    assert region_in(tree) == replace(RUNNING, next_sequence=4)
     assert tree.children(PATHS.checkpoint(3)) == ["aborted"]
     end = CheckpointEnd.parse("it", tree.data(PATHS.end(3, "aborted")) or b"")
     assert end.reason == f"{stray} was put below it by hand"
@@ -293,16 +291,6 @@ def test_reset_to_a_checkpoint_that_is_half_removed_is_refused() -> None:
     assert (region_in(tree).sequence, region_in(tree).reset) == (3, 1)
 
 
-def test_obsolete_request_is_removed() -> None:
-    tree = a_tree(replace(RUNNING, reset=2))
-    tree.put(PATHS.request, RegionRequest("reset", "c1", reset=1).to_bytes())
-
-    turns(tree, ManualRuntime()).take_turn("")
-
-    assert tree.data(PATHS.request) is None
-    assert region_in(tree).reset == 2
-
-
 @pytest.mark.parametrize(
     "data", [RegionRequest("reset", "c1").to_bytes(), RegionRequest("fail", "c1").to_bytes(), b"x"]
 )
@@ -333,18 +321,18 @@ def test_a_request_a_second_is_answered_at_once_for_ever() -> None:
         runtime.now += 1.0
 
 
-class Meanwhile(FrontStore):
-    """A turn of a group writes its state right before the first multi of the region's turn."""
+class Meanwhile(Interrupted):
+    """A turn of a group writes its state right before the first multi of the region's turn.
+
+    :ivar multis: the numbers of operations of all.
+    """
 
     def __init__(self, tree: MemoryTree, state: GroupState) -> None:
-        super().__init__(tree.open())
-        self._put = lambda: tree.put(GroupPaths("g").state, state.to_bytes())
-        self.multis: list[Sequence[Operation]] = []
+        super().__init__(tree.open(), lambda: tree.put(GroupPaths("g").state, state.to_bytes()))
+        self.multis: list[int] = []
 
     def commit(self, operations: Sequence[Operation]) -> list[str]:
-        if not self.multis:
-            self._put()
-        self.multis.append(operations)
+        self.multis.append(len(operations))
         return super().commit(operations)
 
 
@@ -382,7 +370,7 @@ def test_a_checkpoint_of_as_many_groups_as_a_region_may_have_begins_in_one_multi
     region.take_turn("")
 
     assert tree.data(PATHS.checkpoint(1)) and tree.data(PATHS.request) is None
-    assert [len(operations) <= MAX_OPERATIONS for operations in store.multis] == [True]
+    assert [number <= MAX_OPERATIONS for number in store.multis] == [True]
 
 
 # ---- requests of a region's turn
@@ -419,23 +407,17 @@ def test_a_reset_abandons_more_checkpoints_than_fit_into_one_multi() -> None:
     assert all("abandoned" in tree.children(PATHS.checkpoint(number)) for number in range(1, 501))
 
 
-def test_a_checkpoint_that_does_not_fit_into_a_znode_does_not_begin() -> None:
-    names = {f"{'x' * 200}{n}": Target("i" * 64, {}) for n in range(2000)}
-
-    found = region_plan(a_snapshot(groups={"g": replace(STATE, target=names)}), RULES)
-
-    assert found.begun is None and "shorten consumers' names" in (found.region.reason or "")
-
-
-def test_nested_znodes_below_a_request_do_not_block_the_region() -> None:
-    tree = a_tree(RUNNING)
-    tree.put(PATHS.request, RegionRequest("reset", "ann").to_bytes())
+@pytest.mark.parametrize(
+    ("request_", "reset"), [(RegionRequest("reset", "ann"), 3), (RegionRequest("reset", "c1", reset=1), 2)]
+)
+def test_request_is_removed_also_when_it_is_obsolete_or_has_nested_znodes(request_: RegionRequest, reset: int) -> None:
+    tree = a_tree(replace(RUNNING, reset=2))
+    tree.put(PATHS.request, request_.to_bytes())
     tree.ensure(f"{PATHS.request}/a/b/c")
 
     turns(tree, ManualRuntime()).take_turn("")
 
-    assert tree.data(PATHS.request) is None
-    assert region_in(tree).reset == 2
+    assert (tree.data(PATHS.request), region_in(tree).reset) == (None, reset)
 
 
 def test_manually_created_checkpoint_is_skipped_with_any_number() -> None:

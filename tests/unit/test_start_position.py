@@ -147,16 +147,13 @@ def test_time_is_recorded_in_a_readable_format() -> None:
     assert time_text(10**18) == "1000000000000000000"
 
 
-def test_start_position_is_read_from_an_option_the_environment_or_a_file(tmp_path: Path) -> None:
+def test_start_position_is_read_from_a_file_or_the_environment(tmp_path: Path) -> None:
     file = tmp_path / "consumer.toml"
     file.write_text(f'zk = "h:1"\ngroup = "g"\nstart_position = {NOON_MS}\n')
 
-    from_file = load(ConsumerConfig, {}, file, env={})
-    from_env = load(ConsumerConfig, {}, file, env={"ZK_GROUP_START_POSITION": "end"})
-    from_option = load(ConsumerConfig, {"start_position": "beginning"}, file, env={"ZK_GROUP_START_POSITION": "end"})
+    configs = [load(ConsumerConfig, {}, file, env=env) for env in ({}, {"ZK_GROUP_START_POSITION": "end"})]
 
-    places = [config.start_rule.position for config in (from_file, from_env, from_option)]
-    assert places == [OffsetSpec("timestamp", NOON_MS), END, BEGINNING]
+    assert [config.start_rule.position for config in configs] == [OffsetSpec("timestamp", NOON_MS), END]
     file.write_text('zk = "h:1"\ngroup = "g"\nstart_position = true\n')
     with pytest.raises(UsageError, match="start_position must be a text or a whole number"):
         load(ConsumerConfig, {}, file, env={})

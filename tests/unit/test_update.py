@@ -169,10 +169,7 @@ def test_topic_deleted_meanwhile_is_left_out_and_an_unreadable_one_has_a_reason(
     }
 
     assert readable_topics(answers) == ({"t": topic("id", 2)}, {"secret": "not allowed"})
-
-
-def test_error_of_the_brokers_is_raised_when_no_topic_is_readable() -> None:
-    with pytest.raises(CoordinatorError, match="no broker"):
+    with pytest.raises(CoordinatorError, match="no broker"):  # none is readable
         readable_topics({"t": CoordinatorError("no broker"), "u": CoordinatorError("none either")})
     assert readable_topics({}) == ({}, {})
 
@@ -208,6 +205,7 @@ def group(*offsets: int | None) -> ShownGroup:
 def test_each_existing_offset_is_committed_under_the_name_in_kafka() -> None:
     kafka = Kafka()
 
+    assert exported(kafka, "g", group(None)) == kafka.committed == [], "nothing is sent when there is nothing to send"
     rows = exported(kafka, "shadow", group(5, None, 7))
 
     assert kafka.committed == [("shadow", {("t", 0): 5, ("t", 2): 7})]
@@ -238,12 +236,6 @@ def test_a_partition_that_kafka_lacks_or_whose_topic_has_no_id_is_a_mismatch() -
         ("t", 1): "Kafka has no such partition",
         ("t", 2): "its topic has no id",
     }
-
-
-def test_nothing_is_sent_when_there_is_nothing_to_send() -> None:
-    kafka = Kafka()
-
-    assert exported(kafka, "g", group(None)) == [] and kafka.committed == []
 
 
 @pytest.mark.parametrize(("state", "members"), [("STABLE", 2), ("EMPTY", 1), ("PREPARING_REBALANCING", 0)])

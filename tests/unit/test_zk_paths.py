@@ -314,39 +314,30 @@ G = paths.GroupPaths("flights")
 
 
 @pytest.mark.parametrize(
-    ("path", "expected"),
+    ("path", "expected", "parents"),
     [
-        (paths.Brokers().topics, "/brokers/topics"),
-        (paths.Brokers("/kafka/brokers").topic("t"), "/kafka/brokers/topics/t"),
-        (paths.Brokers().ids, "/brokers/ids"),
-        (paths.Brokers("/kafka/brokers").id("0"), "/kafka/brokers/ids/0"),
-        (G.rebalance(12), "/consumers/groups/flights/history/rebalance-0000000012"),
-        (G.command_prefix("c1"), "/consumers/groups/flights/channel/c1/command-"),
-        (G.owner("t", 3), "/consumers/groups/flights/owners/t/3"),
-        (G.offset("t", 3), "/consumers/groups/flights/offsets/t/3"),
-        (G.segment_prefix, "/consumers/groups/flights/segments/segment-"),
+        (paths.Brokers().topics, "/brokers/topics", ()),
+        (paths.Brokers("/kafka/brokers").topic("t"), "/kafka/brokers/topics/t", ()),
+        (paths.Brokers().ids, "/brokers/ids", ()),
+        (paths.Brokers("/kafka/brokers").id("0"), "/kafka/brokers/ids/0", ()),
+        (G.rebalance(12), f"{G.root}/history/rebalance-0000000012", (G.history,)),
+        (G.command_prefix("c1"), f"{G.root}/channel/c1/command-", ()),
+        (G.owner("t", 3), f"{G.root}/owners/t/3", (G.owners, G.owners_of("t"))),
+        (G.offset("t", 3), f"{G.root}/offsets/t/3", (G.offsets, G.offsets_of("t"))),
+        (G.segment_prefix, f"{G.root}/segments/segment-", (G.segments,)),
+        (G.segment("segment-0000000001"), f"{G.root}/segments/segment-0000000001", (G.segments,)),
+        (G.state, "/consumers/groups/flights/state", ()),
+        (G.command("c1", "command-0000000001"), f"{G.root}/channel/c1/command-0000000001", ()),
+        (G.owners, f"{G.root}/owners", ()),
+        (paths.COORDINATOR, "/consumers/coordinator", ()),
+        ("/brokers/topics/t/owners/x", "/brokers/topics/t/owners/x", ()),
     ],
 )
-def test_path_is_the_documented_one(path: str, expected: str) -> None:
-    assert path == expected
-
-
-@pytest.mark.parametrize(
-    ("path", "parents"),
-    [
-        (G.owner("t", 3), (G.owners, G.owners_of("t"))),
-        (G.offset("t", 3), (G.offsets, G.offsets_of("t"))),
-        (G.rebalance(12), (G.history,)),
-        (G.segment("segment-0000000001"), (G.segments,)),
-        (G.state, ()),
-        (G.command("c1", "command-0000000001"), ()),
-        (G.owners, ()),
-        (paths.COORDINATOR, ()),
-        ("/brokers/topics/t/owners/x", ()),
-    ],
-)
-def test_parents_of_owners_offsets_history_and_segments_are_known(path: str, parents: tuple[str, ...]) -> None:
-    assert paths.parents_of(path) == parents
+def test_path_is_the_documented_one_and_its_parents_are_known(
+    path: str, expected: str, parents: tuple[str, ...]
+) -> None:
+    """Those of owners, offsets, history and segments."""
+    assert (path, paths.parents_of(path)) == (expected, parents)
 
 
 @pytest.mark.parametrize("number", [1, 10**10 - 1, 10**10, 2**52, 2**53 - 1])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from contextlib import suppress
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -94,11 +93,6 @@ def test_the_coordinator_creates_a_topics_parents_with_its_first_start(life: Lif
 # ---- refused multis, large ends
 
 
-def stop_everything(life: Life) -> None:
-    life.send(Command(STOP_FETCHER, epoch=1, generation=1, incarnation=life.world.channels()["a"].incarnation))
-    life.poll()
-
-
 @pytest.fixture
 def stable() -> Life:
     return settled(2)
@@ -109,7 +103,7 @@ def settled(partitions: int) -> Life:
     life = Life()
     life.world.topic("t", partitions)
     life.settle()
-    assert len(life.world.channels()["a"].running) == partitions
+    assert len(life.channel.running) == partitions
     return life
 
 
@@ -119,7 +113,8 @@ def test_a_stop_removes_existing_owners_and_creates_a_missing_offset(stable: Lif
     stable.member.advance({T0: 5, T1: 7})
     stable.world.tree.commit([Delete(PATHS.owner("t", 0)), Delete(PATHS.offset("t", 1))], 0)
 
-    stop_everything(stable)
+    stable.send(STOP_FETCHER)
+    stable.poll()
 
     assert (stable.commands, raw(stable)["running"], stable.world.owners()) == ([], {}, frozenset())
     assert (stable.offset(T0), stable.offset(T1)) == (5, 7)
@@ -132,7 +127,7 @@ def test_the_end_reads_owners_and_offsets_before_its_only_try(stable: Life) -> N
 
     stable.member.leave()
 
-    channel = stable.world.channels()["a"]
+    channel = stable.channel
     assert (channel.ended, channel.error, dict(channel.running)) == ("left", "", {})
     assert (stable.offset(T0), stable.offset(T1)) == (5, 7)
     assert stable.world.tree.data(PATHS.id("a")) is None
@@ -153,11 +148,11 @@ def test_a_large_end_keeps_what_ran_for_the_coordinator_to_write() -> None:
 
     life.member.close()
 
-    channel = life.world.channels()["a"]
+    channel = life.channel
     assert (channel.ended, len(channel.running), channel.topics) == ("left", PARTITIONS_A_STEP + 1, {"t": "t-1"})
     assert life.world.tree.data(PATHS.id("a")) is None
     life.world.turn()
-    channel = life.world.channels()["a"]
+    channel = life.channel
     assert (channel.ended, dict(channel.running), life.offset(T0)) == ("left", {}, 5)
     assert life.world.owners() == frozenset()
 
@@ -184,7 +179,7 @@ def test_a_registration_interrupted_between_multis_does_not_fence_its_own_proces
     assert between == [UNKNOWN_MEMBER_ID]
     assert "`error` is `UnknownMemberId` in it" in step("Register")
     life.settle()
-    channel = life.world.channels()["a"]
+    channel = life.channel
     assert (channel.is_live, len(channel.running)) == (True, 2 * PARTITIONS_A_STEP)
     assert life.held.starts[T0].offset == 5
 
@@ -222,26 +217,22 @@ def test_refused_is_replaced_by_a_start_and_cleared_by_a_stop_and_by_the_end(lif
     )
     life.world.tree.put("/consumers/groups/g/owners/t", b"")
     owner = PATHS.owner("t", 1)
-    incarnation = raw(life)["incarnation"]
-    orders: list[Any] = []
+    refused: list[Any] = []
 
-    def apply(command: Command) -> None:
-        life.send(command)
+    def apply(option: str, *started: TopicPartition, **fields: Any) -> None:
+        life.send(option, *started, epoch=1, generation=1, **fields)
         life.poll()
-        orders.append(raw(life).get("refused"))
-
-    def start(*parts: TopicPartition) -> Command:
-        return Command(START_FETCHER, 1, 1, incarnation, {"a-0": frozenset(parts)}, topics={"t": "t-1"})
+        refused.append(raw(life).get("refused"))
 
     life.world.tree.put(owner, b"another")
-    apply(start(T0, T1))
-    apply(start(T0))
-    apply(start(T0, T1))
-    apply(Command(STOP_FETCHER, 1, 1, incarnation, partitions=frozenset([T0])))
-    apply(start(T0, T1))
+    apply(START_FETCHER, T0, T1)
+    apply(START_FETCHER, T0)
+    apply(START_FETCHER, T0, T1)
+    apply(STOP_FETCHER, partitions=frozenset([T0]))
+    apply(START_FETCHER, T0, T1)
     life.member.leave()
 
-    assert orders == [{"t": "1"}, None, {"t": "1"}, None, {"t": "1"}]
+    assert refused == [{"t": "1"}, None, {"t": "1"}, None, {"t": "1"}]
     assert (raw(life)["ended"], raw(life).get("refused")) == ("left", None)
 
 
@@ -249,7 +240,7 @@ def test_the_generation_of_an_offset_is_that_of_the_channel_before_the_multi(sta
     assert "`generation` of the writer's channel before the multi" in section("offsets/[topic]/[partition]")
     began = json.loads(stable.world.tree.data(PATHS.offset("t", 0)) or b"")
     stable.member.advance({T0: 5})
-    stable.send(Command(STOP_FETCHER, epoch=1, generation=9, incarnation=raw(stable)["incarnation"]))
+    stable.send(STOP_FETCHER, generation=9)
 
     stable.poll()
 
@@ -262,9 +253,8 @@ def test_the_generation_of_an_offset_is_that_of_the_channel_before_the_multi(sta
 
 def test_stop_ignores_topic_ids(stable: Life) -> None:
     assert "the ids in its `topics` are compared with nothing" in step("stop-fetcher")
-    order = Command(STOP_FETCHER, 1, 1, raw(stable)["incarnation"], partitions=frozenset([T0]), topics={"t": "other"})
 
-    stable.send(replace(order, partitions=frozenset([T0, TopicPartition("t", 9)])))
+    stable.send(STOP_FETCHER, partitions=frozenset([T0, TopicPartition("t", 9)]), topics={"t": "other"})
     stable.poll()
 
     assert (stable.commands, raw(stable)["running"], raw(stable)["topics"]) == ([], {"t": {"1": 0}}, {"t": "t-1"})
@@ -278,8 +268,7 @@ def test_start_keeps_running_partitions_for_any_thread(stable: Life) -> None:
     owners = [stable.world.tree.node(PATHS.owner("t", number)) for number in (0, 1)]
     stable.member.advance({T0: 5})
 
-    threads = {"a-7": frozenset([T0, T1])}
-    stable.send(Command(START_FETCHER, 1, 1, raw(stable)["incarnation"], threads, topics={"t": "t-1"}))
+    stable.send(START_FETCHER, T0, T1, thread="a-7")
     stable.poll()
 
     assert (stable.commands, raw(stable)["running"]) == ([], {"t": {"0": 5, "1": 0}})
