@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field
 from heapq import heappop, heappush
 from random import Random
+from typing import Any
 
 import greenlet
 
@@ -34,19 +36,18 @@ class ProcessCrashed(greenlet.GreenletExit):
     """Thrown into the threads of a process that has crashed: nothing that they do from now on has an effect."""
 
 
+@dataclass(slots=True)
 class Timer:
     """A call that is due at a moment of virtual time, unless it is cancelled."""
 
-    __slots__ = ("call", "is_cancelled")
-
-    def __init__(self, call: Callable[[], None]) -> None:
-        self.call = call
-        self.is_cancelled = False
+    call: Callable[[], None]
+    is_cancelled: bool = False
 
     def cancel(self) -> None:
         self.is_cancelled = True
 
 
+@dataclass(eq=False, repr=False)
 class SimulatedProcess:
     """A process of the simulated world: its threads crash together, stand still together, and share a clock.
 
@@ -59,21 +60,20 @@ class SimulatedProcess:
     :ivar observers: called when it has been paused, resumed (behind all that it then receives) or killed.
     """
 
-    def __init__(self, scheduler: Scheduler, name: str, life: str) -> None:
-        self._scheduler = scheduler
-        self.name = name
-        self.life = life
-        self.clock_rate = 1.0
-        self.clock_offset = 0.0
-        self.is_dead = False
-        self.is_paused = False
-        self.operations = 0
-        self.crash_at = 0
-        self.pause_at = 0
-        self.threads: list[Thread] = []
-        self.observers: list[Callable[[], None]] = []
-        self._held: list[Thread] = []
-        self._inbox: list[Callable[[], None]] = []
+    _scheduler: Scheduler
+    name: str
+    life: str
+    clock_rate: float = 1.0
+    clock_offset: float = 0.0
+    is_dead: bool = False
+    is_paused: bool = False
+    operations: int = 0
+    crash_at: int = 0
+    pause_at: int = 0
+    threads: list[Thread] = field(default_factory=list)
+    observers: list[Callable[[], None]] = field(default_factory=list)
+    _held: list[Thread] = field(default_factory=list)
+    _inbox: list[Callable[[], None]] = field(default_factory=list)
 
     def clock(self) -> float:
         """Its monotonic clock, in its own seconds."""
@@ -125,39 +125,29 @@ class SimulatedProcess:
         self._scheduler.kill(self)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Thread:
     """A thread of control of a process. Also the runtime's `Task`.
 
     :ivar waits_for: why it is parked, for people.
     """
 
-    __slots__ = (
-        "_result",
-        "_scheduler",
-        "_timer",
-        "greenlet",
-        "is_over",
-        "is_parked",
-        "joiners",
-        "name",
-        "process",
-        "since",
-        "waits_for",
-    )
+    _scheduler: Scheduler
+    process: SimulatedProcess
+    function: InitVar[Callable[[], None]]
+    name: str
+    is_over: bool = False
+    is_parked: bool = False
+    waits_for: str = "its start"
+    since: float = field(init=False)
+    joiners: list[Thread] = field(default_factory=list)
+    greenlet: Any = field(init=False)
+    _timer: Timer | None = None
+    _result: bool = True
 
-    def __init__(
-        self, scheduler: Scheduler, process: SimulatedProcess, function: Callable[[], None], name: str
-    ) -> None:
-        self._scheduler = scheduler
-        self.process = process
-        self.name = name
-        self.is_over = False
-        self.is_parked = False
-        self.waits_for = "its start"
+    def __post_init__(self, function: Callable[[], None]) -> None:
+        scheduler = self._scheduler
         self.since = scheduler.now
-        self.joiners: list[Thread] = []
-        self._timer: Timer | None = None
-        self._result = True
         self.greenlet = greenlet.greenlet(lambda: scheduler.body(self, function), scheduler.hub)
 
     def on_timeout(self) -> None:
