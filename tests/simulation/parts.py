@@ -176,6 +176,13 @@ class SharedDisk:
     _states: dict[str, tuple[float, bytes]] = field(default_factory=dict)
     _markers: dict[str, bytes] = field(default_factory=dict)
 
+    def _take_time(self, is_write: bool = False) -> None:
+        self.scheduler.seam()
+        self.scheduler.park("the disk", 0.001 + 0.01 * self.scheduler.random.random())
+        if is_write and self.scheduler.now < self.full_until:
+            self.on_fault("full-disk")
+            raise OSError(errno.ENOSPC, "No space left on device")
+
     def marker(self, folder: str, most: int) -> bytes | None:
         """See `SegmentFolder.marker`."""
         self.scheduler.seam()
@@ -189,22 +196,14 @@ class SharedDisk:
     def write(self, file: str, batches: Iterable[pa.RecordBatch]) -> int:
         """See `SegmentFolder.write`."""
         some = list(batches)
-        self.scheduler.seam()
-        self.scheduler.park("the disk", 0.001 + 0.01 * self.scheduler.random.random())
-        if self.scheduler.now < self.full_until:
-            self.on_fault("full-disk")
-            raise OSError(errno.ENOSPC, "No space left on device")
+        self._take_time(is_write=True)
         size = 300 + 50 * sum(batch.num_rows for batch in some)
         self._files[file] = _File(some, size, self.scheduler.now)
         return size
 
     def write_bytes(self, file: str, data: bytes) -> int:
         """See `SegmentFolder.write_bytes`."""
-        self.scheduler.seam()
-        self.scheduler.park("the disk", 0.001 + 0.01 * self.scheduler.random.random())
-        if self.scheduler.now < self.full_until:
-            self.on_fault("full-disk")
-            raise OSError(errno.ENOSPC, "No space left on device")
+        self._take_time(is_write=True)
         self._states[file] = (self.scheduler.now, data)
         return len(data)
 
@@ -225,8 +224,7 @@ class SharedDisk:
 
     def read_bytes(self, file: str, size: int) -> bytes:
         """See `SegmentFolder.read_bytes`."""
-        self.scheduler.seam()
-        self.scheduler.park("the disk", 0.001 + 0.01 * self.scheduler.random.random())
+        self._take_time()
         if file not in self._states:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", file)
         return self._states[file][1]
@@ -268,8 +266,7 @@ class SharedDisk:
     def contents(self, file: str, size: int, rows: int) -> Contents:
         """See `SegmentFolder.contents`."""
         with self._named(file):  # type: ignore[arg-type]
-            self.scheduler.seam()
-            self.scheduler.park("the disk", 0.001 + 0.01 * self.scheduler.random.random())
+            self._take_time()
             if file not in self._files:
                 raise FileNotFoundError(errno.ENOENT, "No such file or directory", file)
             contents = Contents(self._files[file].batches)

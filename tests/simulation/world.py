@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -335,7 +336,11 @@ class SimulatedWorld:
             offsets_interval_ms=5000,
         )
         app = ApplicationActor(
-            config, self._subscription(), self.log, self.random.choice((0.1, 0.3, 0.6)), self.random.choice((1, 3))
+            config,
+            self.drawn_subscription(self.random),
+            self.log,
+            self.random.choice((0.1, 0.3, 0.6)),
+            self.random.choice((1, 3)),
         )
         if self.profile.led:
             self._take_side(group, app)
@@ -378,17 +383,10 @@ class SimulatedWorld:
                 each.state = b"state for " if has_state else b""
             app.assignors = made
 
-    def change_side(self, group: str, side: str) -> None:
-        """Processes of the group that are started from now on are on that side."""
-        self.manners[group] = replace(self.manners[group], side=side)
-
     def _protocols(self) -> tuple[str, ...]:
         """One that all have, and others: what most prefer changes with who is there."""
         others = self.habits.sample(sorted(STRATEGIES.keys() - {self.common}), self.habits.randint(0, 2))
         return tuple(self.habits.sample([self.common, *others], len(others) + 1))
-
-    def _subscription(self) -> Subscription:
-        return self.drawn_subscription(self.random)
 
     def drawn_subscription(self, random: Random) -> Subscription:
         """What somebody subscribes to."""
@@ -528,14 +526,15 @@ class SimulatedWorld:
                 life.actor.asks.clear()
         if self.profile.regions:
             self.mend_region()
-        for number in range(self.profile.nodes):
-            if not self._is_running(f"node-{number}"):
-                self.start_node(number)
-        if self.profile.slots and not self._is_running("driver"):
-            self.start_driver()
-        for number in range(self.profile.slots):
-            if not self._is_running(f"slot-{number}"):
-                self.start_slot(number)
+        needed: dict[str, Callable[[], object]] = {
+            **{f"node-{number}": partial(self.start_node, number) for number in range(self.profile.nodes)},
+            **({"driver": self.start_driver} if self.profile.slots else {}),
+            **{f"slot-{number}": partial(self.start_slot, number) for number in range(self.profile.slots)},
+        }
+        for name, start in needed.items():
+            newest = self.of_name(name)
+            if newest is None or not newest.is_alive:
+                start()
 
     def say_states(self) -> None:
         """At the end: what every stateful application is."""
@@ -561,7 +560,3 @@ class SimulatedWorld:
         """Consumers that live and whose assignors fail for good."""
         apps = [life.actor for life in self.alive("consumer") if isinstance(life.actor, ApplicationActor)]
         return [app.config.consumer for app in apps if app.troubles.is_broken]
-
-    def _is_running(self, name: str) -> bool:
-        newest = self.of_name(name)
-        return newest is not None and newest.is_alive
