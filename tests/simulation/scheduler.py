@@ -43,9 +43,6 @@ class Timer:
     call: Callable[[], None]
     is_cancelled: bool = False
 
-    def cancel(self) -> None:
-        self.is_cancelled = True
-
 
 @dataclass(eq=False, repr=False)
 class SimulatedProcess:
@@ -57,6 +54,7 @@ class SimulatedProcess:
     :ivar operations: seams that its threads have passed.
     :ivar crash_at: it crashes when it passes this many, 0 for never.
     :ivar pause_at: likewise, it is paused.
+    :ivar held: threads that run only once it goes on.
     :ivar observers: called when it has been paused, resumed (behind all that it then receives) or killed.
     """
 
@@ -72,7 +70,7 @@ class SimulatedProcess:
     pause_at: int = 0
     threads: list[Thread] = field(default_factory=list)
     observers: list[Callable[[], None]] = field(default_factory=list)
-    _held: list[Thread] = field(default_factory=list)
+    held: list[Thread] = field(default_factory=list)
     _inbox: list[Callable[[], None]] = field(default_factory=list)
 
     def clock(self) -> float:
@@ -94,7 +92,7 @@ class SimulatedProcess:
         if self.is_dead or not self.is_paused:
             return
         self.is_paused = False
-        held, self._held = self._held, []
+        held, self.held = self.held, []
         inbox, self._inbox = self._inbox, []
         for call in inbox:
             call()
@@ -106,10 +104,6 @@ class SimulatedProcess:
         """Tell the observers."""
         for observer in tuple(self.observers):
             observer()
-
-    def hold(self, thread: Thread) -> None:
-        """Let a thread run only once the process goes on."""
-        self._held.append(thread)
 
     def receive(self, call: Callable[[], None]) -> None:
         """Do `call` as something that reaches the process from outside: later while it is paused, never once dead."""
@@ -268,7 +262,7 @@ class Scheduler:
         thread.is_parked = False
         thread._result = result
         if thread._timer is not None:
-            thread._timer.cancel()
+            thread._timer.is_cancelled = True
             thread._timer = None
         self.make_ready(thread)
 
@@ -301,7 +295,7 @@ class Scheduler:
     def make_ready(self, thread: Thread) -> None:
         """Put a thread among those that may be drawn."""
         if thread.process.is_paused:
-            thread.process.hold(thread)
+            thread.process.held.append(thread)
         else:
             self._ready.append(thread)
 
@@ -348,7 +342,7 @@ class Scheduler:
         if thread.is_over:
             return
         if thread.process.is_paused:
-            thread.process.hold(thread)
+            thread.process.held.append(thread)
             return
         self.switches += 1
         self._current = thread

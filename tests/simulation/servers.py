@@ -336,7 +336,3 @@ class SimulatedServer:
             link.close()
         self._data_watches.clear()
         self._child_watches.clear()
-
-    def level(self) -> None:
-        """Apply all that the leader had committed."""
-        self.catch_up(math.inf)

@@ -136,7 +136,7 @@ class SimulatedSession:
 
     def _disarm(self) -> None:
         if self._timer is not None:
-            self._timer.cancel()
+            self._timer.is_cancelled = True
             self._timer = None
             self._due = math.inf
 

@@ -35,7 +35,7 @@ from tests.simulation.actors import (
     QueryCheckpoint,
     SlotTask,
 )
-from tests.simulation.assignors import COORDINATOR, MadeUpFailure, Manner, Troubled, drawn_manner, installed
+from tests.simulation.assignors import COORDINATOR, MIXED, MadeUpFailure, Manner, Troubled, drawn_manner, installed
 from tests.simulation.latency import EVEN
 from tests.simulation.parts import Production, SharedDisk, SimLog
 from tests.simulation.profile import Profile
@@ -102,7 +102,8 @@ class Alarm(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         kind = record.exc_info[0] if record.exc_info else None
-        is_liars = record.getMessage().startswith("assignor failed") and self._world.is_lying
+        is_assignors = record.getMessage().startswith("assignor failed")
+        is_liars = is_assignors and self._world.scheduler.current.process.life in self._world.liars
         if kind is not None and not issubclass(kind, MadeUpFailure) and not is_liars:
             text = logging.Formatter().formatException(record.exc_info)  # type: ignore[arg-type]
             self._world.problems.append(f"{self._world.scheduler.now:.6f} {record.getMessage()}\n{text}")
@@ -193,11 +194,6 @@ class SimulatedWorld:
     def _record_of_server(self, who: str, event: str, fields: dict[str, Any]) -> None:
         self.record(who, event, fields)
         any(observer(event, fields) for observer in tuple(self.observers))
-
-    @property
-    def is_lying(self) -> bool:
-        """Whether the process that runs now has an assignor that has lied."""
-        return self.scheduler.current.process.life in self.liars
 
     def fire(self, kind: str) -> None:
         """A fault has taken effect."""
@@ -372,7 +368,8 @@ class SimulatedWorld:
         manner = self.manners[group]
         if not manner.common:
             return
-        side, config = manner.of_member(self.sides), app.config
+        side = self.sides.choice(manner.among) if manner.side == MIXED else manner.side
+        config = app.config
         others = self.sides.sample(sorted(ASSIGNORS.keys() - {manner.common}), self.sides.randint(0, 1))
         names = self.sides.sample([manner.common, *others], len(others) + 1)
         has_state, rack = self.sides.random() < 0.4, self.sides.choice(("", "r1"))
