@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -44,10 +45,21 @@ NEEDED = {
 }
 
 
+# What the product checks besides is not needed.
+BESIDES = Config(start="running", cuts=1, progress=400, mut=",".join(SPARE))
+WHOLE = {
+    **{name: partial(run, config) for name, config in SMALL.items()},
+    "two groups, without what is checked besides": partial(run, replace(BESIDES, groups="ab", leave=1)),
+    "a name, without what is checked besides": partial(run, replace(BESIDES, take=1)),
+    "slots": partial(slots.run, slots.Config(progress=400)),
+    "slots, without what they check besides": partial(slots.run, slots.Config(mut=",".join(slots.SPARE), progress=400)),
+}
+
+
 @pytest.mark.full("every order of what a model can do")
-@pytest.mark.parametrize("faults", SMALL)
-def test_every_interleaving_keeps_the_states_exact_and_comes_to_a_new_cut(faults: str) -> None:
-    found = run(SMALL[faults])
+@pytest.mark.parametrize("name", WHOLE)
+def test_every_interleaving_keeps_the_states_exact_and_comes_to_a_new_cut(name: str) -> None:
+    found = WHOLE[name]()
     assert not found.violation, "\n".join([found.violation, *found.trace])
     assert found.exhausted
 
@@ -60,24 +72,8 @@ def test_a_rule_that_is_taken_out_is_missed(rule: str) -> None:
     assert found.violation.startswith(violation), (found.violation, found.states, found.exhausted)
 
 
-@pytest.mark.full("every order of what a model can do")
-@pytest.mark.parametrize("faults", [Config(groups="ab", leave=1), Config(take=1)], ids=["two groups", "a name"])
-def test_what_the_product_checks_besides_is_not_needed(faults: Config) -> None:
-    found = run(replace(faults, start="running", cuts=1, progress=400, mut=",".join(SPARE)))
-    assert found.exhausted and not found.violation, "\n".join([found.violation, *found.trace])
-
-
 def test_every_rule_of_the_model_has_a_case() -> None:
     assert {*NEEDED, *SPARE} == set(MUTATIONS)
-
-
-# ---- regions of slots
-
-
-@pytest.mark.full("every order of what a model can do")
-def test_sealed_segments_below_a_checkpoint_equal_contributions_in_any_interleaving() -> None:
-    found = slots.run(slots.Config(progress=400))
-    assert found.exhausted and not found.violation, "\n".join([found.violation, *found.trace])
 
 
 @pytest.mark.rotates
@@ -85,9 +81,3 @@ def test_sealed_segments_below_a_checkpoint_equal_contributions_in_any_interleav
 def test_a_rule_of_slots_that_is_taken_out_is_missed(rule: str) -> None:
     found = slots.run(slots.Config(mut=rule, progress=0))
     assert found.violation.startswith("S11"), (found.states, found.exhausted)
-
-
-@pytest.mark.full("every order of what a model can do")
-def test_what_slots_check_besides_is_not_needed() -> None:
-    found = slots.run(slots.Config(mut=",".join(slots.SPARE), progress=400))
-    assert found.exhausted and not found.violation, "\n".join([found.violation, *found.trace])

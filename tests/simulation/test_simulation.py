@@ -148,32 +148,29 @@ def test_an_invariant_is_decided_where_it_judged_something() -> None:
     assert found == {"S1": None, "S9": "nothing to judge", "S4": None, "L1": "the history ends"}
 
 
-def test_runs_in_which_an_invariant_is_hardly_ever_decided_are_no_pass() -> None:
-    decisions = Decisions()
-    for number in range(99):
-        decisions.add("one", {"S1": None, "S9": None if number < 2 else "nothing to judge"})
+@pytest.mark.parametrize(
+    ("profile", "is_stock", "runs", "decided", "lacking"),
+    [("one", True, 100, 2, "S9"), ("led", False, 40, 9, "L5 in led")],
+    ids=["over all profiles", "in a profile that is for it"],
+)
+def test_runs_in_which_an_invariant_is_hardly_ever_decided_are_no_pass(
+    profile: str, is_stock: bool, runs: int, decided: int, lacking: str
+) -> None:
+    decisions, name = Decisions(), lacking.partition(" ")[0]
+    every = dict.fromkeys(("S1", *PURPOSES.get(profile, ()), name))
+    for number in range(runs - 1):
+        decisions.add(profile, every | {name: None if number < decided else "nothing to judge"})
 
-    assert decisions.lacking() == [], "too few runs to tell"
-    decisions.add("one", {"S1": None, "S9": "nothing to judge"})
-    assert decisions.lacking() == ["S9"]
-    assert decisions.lacking(is_stock=False) == []
-    assert decisions.rows() == [("S1", "100 of 100", ""), ("S9", "2 of 100", "nothing to judge: 98")]
-    decisions.add("one", {"S1": None, "S9": None})
-    decisions.add("one", {"S1": None, "S9": None})
-    assert decisions.lacking() == []
-
-
-def test_a_profile_that_seldom_decides_what_it_is_for_is_no_pass() -> None:
-    decisions = Decisions()
-    for number in range(39):
-        decisions.add("led", dict.fromkeys(PURPOSES["led"]) | {"L5": None if number < 9 else "nothing to judge"})
-
-    assert decisions.lacking(is_stock=False) == [], "too few runs to tell"
-    decisions.add("led", dict.fromkeys(PURPOSES["led"]) | {"L5": "nothing to judge"})
-    assert decisions.lacking(is_stock=False) == ["L5 in led"]
-    decisions.add("led", dict.fromkeys(PURPOSES["led"]))
-    decisions.add("led", dict.fromkeys(PURPOSES["led"]))
-    assert decisions.lacking(is_stock=False) == []
+    assert decisions.lacking(is_stock) == [], "too few runs to tell"
+    decisions.add(profile, every | {name: "nothing to judge"})
+    assert decisions.lacking(is_stock) == [lacking]
+    assert decisions.lacking(is_stock=False) == ([] if is_stock else [lacking])
+    rows = {row[0]: row[1:] for row in decisions.rows()}
+    assert rows["S1"] == (f"{runs} of {runs}", "")
+    assert rows[name] == (f"{decided} of {runs}", f"nothing to judge: {runs - decided}")
+    for _ in range(2):
+        decisions.add(profile, every)
+    assert decisions.lacking(is_stock) == []
 
 
 def test_every_stock_profile_says_what_it_is_for() -> None:
