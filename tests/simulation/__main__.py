@@ -25,10 +25,11 @@ from tests.simulation.mutations import MUTATIONS
 from tests.simulation.profile import AIMED, PROFILES, Profile, profile_of
 from tests.simulation.run import history_text, simulate, tidy, without_garbage_collection
 from tests.simulation.search import SEEDS, Finding, keep, search, summary
-from tests.simulation.trace import line_of
 
 PROGRESS_S = 5.0
 MOST_FAILURES = 10
+LONGEST = 160
+"""Of a line of the trace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +253,32 @@ def _summary(totals: Totals, seconds: float, lacking: Sequence[str]) -> None:
         click.echo(f"FAIL: decided in too few of {totals.runs} seeds: {', '.join(lacking)}")
     else:
         click.echo(f"PASS: no invariant is broken in {totals.runs} seeds")
+
+
+def line_of(event: Mapping[str, Any]) -> str:
+    """One event in one line: when, who, what."""
+    head = f"{event['at']:10.6f}  {event['who']:<14} {event['event']:<11}"
+    if event["event"] == "commit":
+        lines = [f"{head} zxid {event['zxid']}"]
+        lines += [f"{'':41}{_operation(operation)}" for operation in event["ops"]]
+        return "\n".join(lines)
+    rest = " ".join(f"{name}={value}" for name, value in event.items() if name not in ("at", "who", "event"))
+    return _cut(f"{head} {rest}")
+
+
+def _operation(operation: Mapping[str, Any]) -> str:
+    text = f"{operation['op']:<6} {operation['path']}"
+    if operation.get("ephemeral"):
+        text += " (ephemeral)"
+    if operation["op"] == "check":
+        text += f" version {operation['version']}"
+    if operation.get("data"):
+        text += f" {operation['data']}"
+    return _cut(text)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
 if __name__ == "__main__":

@@ -44,10 +44,6 @@ class Manner:
     common: str
     among: tuple[str, ...] = ()
 
-    def of_member(self, random: Random) -> str:
-        """Which side a member is on."""
-        return random.choice(self.among) if self.side == MIXED else self.side
-
 
 def drawn_manner(random: Random, share: float, names: Sequence[str]) -> Manner:
     """How a new group assigns."""

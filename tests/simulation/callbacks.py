@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator.zk.store import Watch
@@ -13,15 +14,17 @@ from tests.simulation.scheduler import Scheduler, SimulatedProcess
 from tests.simulation.znodes import CHILDREN, DELETED, Event
 
 
+@dataclass(eq=False)
 class CallbackThread:
     """Calls what it is given, in that order, in a thread of its own, so that it may take locks."""
 
-    def __init__(self, scheduler: Scheduler, process: SimulatedProcess) -> None:
-        self._scheduler = scheduler
-        self._process = process
-        self._calls: deque[tuple[Callable[[Any], None], Any]] = deque()
-        self._is_idle = False
-        self._thread = scheduler.spawn(process, self._run, "zookeeper")
+    _scheduler: Scheduler
+    _process: SimulatedProcess
+    _calls: deque[tuple[Callable[[Any], None], Any]] = field(default_factory=deque)
+    _is_idle: bool = False
+
+    def __post_init__(self) -> None:
+        self._thread = self._scheduler.spawn(self._process, self._run, "zookeeper")
 
     def call(self, function: Callable[[Any], None], argument: object) -> None:
         """Call it soon."""
@@ -55,14 +58,14 @@ def _stop(_: object) -> None:
     """Ends the thread."""
 
 
+@dataclass(eq=False)
 class Watches:
     """The watches of one session, as kazoo keeps them: each callback once for a path and kind."""
 
-    def __init__(self, scheduler: Scheduler, callbacks: CallbackThread) -> None:
-        self._scheduler = scheduler
-        self._callbacks = callbacks
-        self._on_data: dict[str, dict[Watch, None]] = {}
-        self._on_children: dict[str, dict[Watch, None]] = {}
+    _scheduler: Scheduler
+    _callbacks: CallbackThread
+    _on_data: dict[str, dict[Watch, None]] = field(default_factory=dict)
+    _on_children: dict[str, dict[Watch, None]] = field(default_factory=dict)
 
     def add(self, request: LinkRequest, watch: Watch) -> None:
         """An answer has come."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tests.simulation.latency import WIDE, WideLatency
@@ -16,16 +17,16 @@ _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 
 
+@dataclass
 class Connector:
     """Tries servers until one takes the session, or says that it is over, or it is told to stop."""
 
-    def __init__(self, ensemble: SimulatedEnsemble, store: SimStore) -> None:
-        self._ensemble = ensemble
-        self._store = store
-        self._hosts: list[SimulatedServer] = []
-        self._pause_s = 0.0
-        self._attempt: _Attempt | None = None
-        self._is_stopped = False
+    _ensemble: SimulatedEnsemble
+    _store: SimStore
+    _hosts: list[SimulatedServer] = field(default_factory=list)
+    _pause_s: float = 0.0
+    _attempt: _Attempt | None = None
+    _is_stopped: bool = False
 
     def stop(self) -> None:
         """Try no more."""
@@ -63,19 +64,20 @@ class Connector:
         self._store.on_expired()
 
 
+@dataclass(eq=False)
 class _Attempt:
     """One try with one server."""
 
-    def __init__(
-        self, connector: Connector, ensemble: SimulatedEnsemble, store: SimStore, server: SimulatedServer
-    ) -> None:
-        self._connector = connector
-        self._ensemble = ensemble
-        self._store = store
-        self._server = server
-        self._link: SimulatedLink | None = None
+    _connector: Connector
+    _ensemble: SimulatedEnsemble
+    _store: SimStore
+    _server: SimulatedServer
+    _link: SimulatedLink | None = None
+    is_over: bool = False
+
+    def __post_init__(self) -> None:
+        ensemble = self._ensemble
         self._latency = WideLatency(ensemble.scheduler.random) if ensemble.latency == WIDE else None
-        self.is_over = False
 
     def send(self) -> None:
         process = self._store.process
@@ -114,8 +116,7 @@ class _Attempt:
         elif session.is_over:
             after(self._hop_s(), self._end)
             return
-        old, self._link = session.link, SimulatedLink(server, session, store)
-        self._link.latency = self._latency
+        old, self._link = session.link, SimulatedLink(server, session, store, self._latency)
         session.move(self._link)
         if old is not None:
             old.break_off()

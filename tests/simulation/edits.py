@@ -11,8 +11,8 @@
 
 The second line has the rule, the invariants (one of them shows it), the stock profiles, and what covers it. Hunks are
 as in a diff, without empty lines, and stand in their file once. `also` names a block of hunks
-(`:: own znode not checked`), or a patch in Python, that is applied too, and without which the product is still right.
-Of both in one function that of the mutation counts.
+(`:: own znode not checked`), another mutation, or a patch in Python, that is applied too, and without which the
+product is still right. Of both in one function that of the mutation counts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -28,23 +28,20 @@ from typing import Any
 from tests.simulation.mutation import Mutation, Patch
 
 ROOT = Path(__file__).parents[2]
-NO_PATCHES: Mapping[str, tuple[Patch, ...]] = {}
 
 
-def parsed(text: str, patches_by_name: Mapping[str, tuple[Patch, ...]] = NO_PATCHES) -> tuple[Mutation, ...]:
+def parsed(text: str, blocks: dict[str, tuple[Patch, ...]]) -> tuple[Mutation, ...]:
     """The mutations of a file.
 
-    :param patches_by_name: what `also` may name beside the file's own blocks.
+    :param blocks: what `also` may name; gets the file's own, too.
     :raises ValueError: when a line is none of these.  :raises KeyError: when there is no such block.
     """
-    blocks = dict(patches_by_name)
     found = []
     for block in _blocks(text):
         title, *lines = block
         at = next((number for number, line in enumerate(lines) if line.startswith("@ ")), len(lines))
-        patches = tuple(_edits(lines[at:]))
+        patches = blocks[title[3:]] = tuple(_edits(lines[at:]))
         if title.startswith(":: "):
-            blocks[title[3:]] = patches
             continue
         rule, breaks, where, covered_by = [*map(str.strip, lines[0].split("|")), ""][:4]
         also = tuple(each for name in _also(lines[1:at]) for each in blocks[name])

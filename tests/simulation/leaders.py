@@ -7,7 +7,9 @@ They draw from a stream of their own (`world.sides`), so that what is drawn besi
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import Random
 from typing import Any
 
 from coordinator.zk.store import Create, Delete, SetData
@@ -172,34 +174,31 @@ def leader_dies(world: World, groups: list[str]) -> None:
 @on(_led)
 def coordinator_dies_asking(world: World, groups: list[str]) -> None:
     """The coordinator ends, or is replaced, right behind one of the four points."""
-    sides = world.sides
-    is_it, more, is_killed = sides.choice(POINTS), sides.randint(1, 6), sides.random() < 0.6
+    coordinator_ends_behind(world, world.sides, POINTS, "coordinator-dies-asking")
+    _nudge(world, world.sides.choice(groups))
+
+
+def coordinator_ends_behind(world: World, sides: Random, points: Sequence[Callable[[Commit], bool]], kind: str) -> None:
+    """Soon behind one of these, the coordinator is killed, and comes again; or its znode is removed."""
+    is_it, more, is_killed = sides.choice(points), sides.randint(1, 6), sides.random() < 0.6
     delay_s, restart_s = sides.choice((0.0, 0.01, 0.3)) * sides.random(), sides.uniform(0.05, 8)
 
-    def happen(commit: Commit) -> None:
-        world.scheduler.after(
-            delay_s, lambda: coordinator_ends(world, "coordinator-dies-asking", more, is_killed, restart_s)
-        )
+    def end() -> None:
+        if world.is_calm or world.node_at(COORDINATOR) is None:
+            return
+        if not is_killed:
+            world.unseat(kind)
+            return
+        found = world.coordinator()
+        if found is None or found[0].process.crash_at:
+            return
+        process = found[0].process
+        process.crash_at = process.operations + more
+        world.note("crash", process=process.life)
+        world.fire(kind)
+        world.again_later(found[0], restart_s)
 
-    world.once(is_it, happen)
-    _nudge(world, sides.choice(groups))
-
-
-def coordinator_ends(world: World, kind: str, more: int, is_killed: bool, restart_s: float) -> None:
-    """The coordinator is killed after `more` operations, and comes again; or its znode is removed."""
-    if world.is_calm or world.node_at(COORDINATOR) is None:
-        return
-    if not is_killed:
-        world.unseat(kind)
-        return
-    found = world.coordinator()
-    if found is None or found[0].process.crash_at:
-        return
-    process = found[0].process
-    process.crash_at = process.operations + more
-    world.note("crash", process=process.life)
-    world.fire(kind)
-    world.again_later(found[0], restart_s)
+    world.once(is_it, lambda _: world.scheduler.after(delay_s, end))
 
 
 # ---- changes
@@ -269,7 +268,7 @@ def group_changes_side(world: World) -> bool:
     at = SIDES.index(world.manners[group].side)
     to = sides.choice([n for n in (at - 1, at + 1) if 0 <= n < len(SIDES)])
     world.note("side", group=group, to=SIDES[to])
-    world.change_side(group, SIDES[to])
+    world.manners[group] = replace(world.manners[group], side=SIDES[to])
     for life in _members(world, group):
         delay_s = sides.uniform(0.2, 4)
         world.scheduler.after(delay_s, lambda life=life: _restarted(world, life))  # type: ignore[misc]

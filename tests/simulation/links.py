@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from coordinator.zk.store import Listing, Node, Watch
 from tests.simulation.acls import REFUSED
 from tests.simulation.latency import WIDE, WideLatency
-from tests.simulation.scheduler import SimulatedProcess, Thread
+from tests.simulation.scheduler import Thread
 from tests.simulation.znodes import Event
 
 if TYPE_CHECKING:
     from tests.simulation.servers import SimulatedServer
     from tests.simulation.sessions import SimulatedSession
+    from tests.simulation.store import SimStore
+    from tests.simulation.zookeeper import SimulatedEnsemble
 
 GET, LIST, EXISTS, READ, ACLS, SYNC, COMMIT, CLOSE = range(8)
 """Kinds of requests. The first three read each of some paths and may leave a watch; READ is a multiRead."""
@@ -27,33 +31,7 @@ _STEP_S = 1e-9
 """So much later, at least, comes what comes behind something else."""
 
 
-class LinkClient(Protocol):
-    """What a connection knows of the one who holds it."""
-
-    process: SimulatedProcess
-    identities: Sequence[str]
-    lose_watches: float
-    late_watches_s: float
-    slow_s: float
-    slow_until: float
-    slow_is_told: bool
-
-    def on_reply(self, request: LinkRequest) -> None:
-        """An answer has come."""
-
-    def on_events(self, link: SimulatedLink, events: list[Event]) -> None:
-        """Watches have fired."""
-
-    def on_end(self, link: SimulatedLink) -> None:
-        """The connection is over."""
-
-    def loses_reply(self, request: LinkRequest) -> bool:
-        """Whether this answer is to be lost, and the connection with it."""
-
-    def slows_reply(self, request: LinkRequest) -> tuple[float, float] | None:
-        """For an answer that is to be slow: how much later it comes, and in how many seconds the connection breaks."""
-
-
+@dataclass(slots=True, eq=False, repr=False)
 class LinkRequest:
     """One request on its way, and its answer.
 
@@ -64,34 +42,18 @@ class LinkRequest:
     :ivar is_late: its connection broke before it arrived, and it is still on its way.
     """
 
-    __slots__ = (
-        "error",
-        "is_late",
-        "is_over",
-        "is_ready",
-        "kind",
-        "link",
-        "result",
-        "sent_at",
-        "waiter",
-        "watch",
-        "what",
-        "zxid",
-    )
-
-    def __init__(self, kind: int, what: Sequence[Any], watch: Watch | None = None) -> None:
-        self.kind = kind
-        self.what = what
-        self.watch = watch
-        self.link: SimulatedLink = None  # type: ignore[assignment]
-        self.result: Any = None
-        self.error: Exception | None = None
-        self.waiter: Thread | None = None
-        self.is_ready = False
-        self.is_over = False
-        self.is_late = False
-        self.sent_at = 0.0
-        self.zxid = 0
+    kind: int
+    what: Sequence[Any]
+    watch: Watch | None = None
+    link: SimulatedLink = None  # type: ignore[assignment]
+    result: Any = None
+    error: Exception | None = None
+    waiter: Thread | None = None
+    is_ready: bool = False
+    is_over: bool = False
+    is_late: bool = False
+    sent_at: float = 0.0
+    zxid: int = 0
 
     def arrive(self) -> None:
         """Reach the server."""
@@ -111,6 +73,7 @@ class LinkRequest:
             link.client.on_reply(self)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SimulatedLink:
     """One connection.
 
@@ -121,35 +84,22 @@ class SimulatedLink:
     :ivar waiting: what has arrived, and is not answered because a write before it is not done.
     """
 
-    __slots__ = (
-        "_ensemble",
-        "_last_arrival",
-        "_last_delivery",
-        "_loses_all",
-        "client",
-        "is_connected",
-        "is_open",
-        "latency",
-        "resets",
-        "server",
-        "session",
-        "waiting",
-    )
+    server: SimulatedServer
+    session: SimulatedSession
+    client: SimStore
+    latency: WideLatency | None
+    is_open: bool = True
+    is_connected: bool = True
+    waiting: deque[LinkRequest] = field(default_factory=deque)
+    resets: int = 0
+    _ensemble: SimulatedEnsemble = field(init=False)
+    _last_arrival: float = 0.0
+    _last_delivery: float = 0.0
+    _loses_all: bool = False
 
-    def __init__(self, server: SimulatedServer, session: SimulatedSession, client: LinkClient) -> None:
-        self._ensemble = server.ensemble
-        self.server = server
-        self.resets = server.resets
-        self.session = session
-        self.client = client
-        self.is_open = True
-        self.is_connected = True
-        self.latency: WideLatency | None = None
-        self.waiting: deque[LinkRequest] = deque()
-        server.links[self] = None
-        self._last_arrival = 0.0
-        self._last_delivery = 0.0
-        self._loses_all = False
+    def __post_init__(self) -> None:
+        self._ensemble, self.resets = self.server.ensemble, self.server.resets
+        self.server.links[self] = None
 
     def send(self, request: LinkRequest, later_s: float = 0.0) -> None:
         """Send a request to the server.
@@ -195,7 +145,16 @@ class SimulatedLink:
         if client.late_watches_s:
             later_s = ensemble.scheduler.random.random() * client.late_watches_s
             ensemble.on_fault("late-watch")
-        self.deliver(_Events(self, events).arrive, later_s)
+        self.deliver(partial(self._notify, events), later_s)
+
+    def _notify(self, events: list[Event]) -> None:
+        if not self.is_connected:
+            return
+        process = self.client.process
+        if process.is_paused or process.is_dead:
+            process.receive(partial(self._notify, events))
+        else:
+            self.client.on_events(events)
 
     def deliver(self, call: Callable[[], None], later_s: float) -> None:
         """Call `call` when a packet that the server sends now arrives, or `later_s` later."""
@@ -263,23 +222,3 @@ def leaves_watch(kind: int, found: Node | Listing | None) -> bool:
     if found is None:
         return kind == EXISTS
     return found is not REFUSED and not (isinstance(found, Listing) and found.denied)
-
-
-class _Events:
-    """What there is to tell a client, on its way."""
-
-    __slots__ = ("_events", "_link")
-
-    def __init__(self, link: SimulatedLink, events: list[Event]) -> None:
-        self._link = link
-        self._events = events
-
-    def arrive(self) -> None:
-        link = self._link
-        if not link.is_connected:
-            return
-        process = link.client.process
-        if process.is_paused or process.is_dead:
-            process.receive(self.arrive)
-        else:
-            link.client.on_events(link, self._events)

@@ -54,13 +54,3 @@ def replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Patch:
 def constant(owner: Any, name: str, value: Any) -> Patch:
     """`owner.name` is another value."""
     return lambda: patch.object(owner, name, value)
-
-
-def nothing(*_: Any, **__: Any) -> None:
-    """Does nothing."""
-    return
-
-
-def of(*names: str) -> frozenset[str]:
-    """Invariants."""
-    return frozenset(names)

@@ -8,76 +8,32 @@ to say, and the stock profiles in which the hole shows soonest.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
-from tests.simulation import fences, holes
-from tests.simulation.assignment_rules import HALF_TAKEN
+import consumer.membership.member
+import consumer.membership.offsets
+import consumer.membership.registration
+import coordinator.rebalance.rebalancer
+from consumer.membership.claims import chunks
 from tests.simulation.edits import parsed
-from tests.simulation.mutation import Mutation, of
-from tests.simulation.slips_remembering import REMEMBERING
+from tests.simulation.mutation import Mutation, constant
 
-_OVERLOOKED = of("L1", "L2", "L5", "S2")
-
-_HOLES = (
-    Mutation("watches are set after the read", "hole 2", holes.WATCH_AFTER_READ, _OVERLOOKED, ("watchful",)),
-    Mutation("the topics of joiners are never added", "hole 8", holes.JOINERS_FORGOTTEN, _OVERLOOKED, ("watchful",)),
-    Mutation(
-        "a command is removed before it is obeyed",
-        "hole 11, Consumer's life 3",
-        holes.REMOVED_FIRST,
-        of("S6"),
-        ("aimed",),
+_BLOCKS = {
+    "steps are small": (
+        constant(consumer.membership.member, "chunks", partial(chunks, size=1)),
+        constant(consumer.membership.offsets, "PARTITIONS_A_STEP", 2),
+        constant(coordinator.rebalance.rebalancer, "PARTITIONS_A_STEP", 2),
     ),
-)
-
-_FENCES = (
-    Mutation(
-        "poll returns records under a lapsed lease",
-        "Consumer's life 8",
-        fences.RETURNED_LATE,
-        of("S1"),
-        ("pauses", "aimed"),
-    ),
-    Mutation("an offset goes past dropped records", "Seal 2", fences.PAST_DROPPED, of("S5"), ("sealing",)),
-    Mutation(
-        "a claim takes an owner that is in the way",
-        "Life 4",
-        fences.NO_OWNERS_IN_THE_WAY,
-        of("S1"),
-        ("aimed", "storm"),
-    ),
-    Mutation("a topic made anew is taken for the old one", "hole 9", holes.ONE_TOPIC_FOR_EVER, _OVERLOOKED, ("aimed",)),
-)
-
-HIDING = {
-    "a claim goes over owners": fences.NO_OWNERS_IN_THE_WAY,
-    "commits are resent": fences.RESENT,
-    "contributions are late": fences.LATE_CONTRIBUTIONS,
-    "a touch is late": fences.TOUCHES_LATE,
-    "looks are rare": fences.LOOKS_RARELY,
-    "losses are silent": fences.SILENT_LOSSES,
-    "owners are not asked": fences.OWNERS_NOT_ASKED,
-    "steps are small": fences.SMALL_STEPS,
-    "take-overs are small": fences.SMALL_TAKE_OVERS,
-    "there is no sweep": fences.NO_SWEEP,
-    "young files go too": fences.YOUNG_FILES_TOO,
+    "take-overs are small": (constant(consumer.membership.registration, "PARTITIONS_A_STEP", 2),),
 }
-"""What would hide a mutation, and is no edit: for `also` of the text files."""
+"""What would hide a mutation, and is no edit: a command over two partitions is a large one."""
 
-
-def _edits(name: str) -> tuple[Mutation, ...]:
-    return parsed((Path(__file__).parent / f"{name}.txt").read_text(), HIDING)
-
-
-EDITS = (
-    "holes", "fences", "election", "rebalance", "eviction", "life", "lies", "seals", "gaps", "assignment", "regions",
+_AREAS = (
+    "hiding", "holes", "fences", "election", "rebalance", "eviction", "life", "lies", "gaps", "seals", "assignment",
+    "regions",
 )  # fmt: skip
-"""The text files, by area."""
+"""The text files, by area; a later one may name what an earlier one has."""
 
-HALF = Mutation("half an answer is taken", "Adopt 1", HALF_TAKEN, of("S9"), ("led", "watchful", "aimed"))
-
-_ALL = (
-    *_HOLES, *_FENCES, *(each for name in EDITS for each in _edits(name)), *REMEMBERING, HALF
-)  # fmt: skip
-
-MUTATIONS: Mapping[str, Mutation] = {each.name: each for each in _ALL}
+_TEXTS = [Path(__file__).with_name(f"{area}.txt").read_text() for area in _AREAS]
+MUTATIONS: Mapping[str, Mutation] = {each.name: each for text in _TEXTS for each in parsed(text, _BLOCKS)}

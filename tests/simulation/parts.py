@@ -162,7 +162,7 @@ class Contents:
 
 @dataclass
 class SharedDisk:
-    """The folder that all share. What is written is durable at once, and whole or not there.
+    """The folder that all share, a `SegmentFolder`. What is written is durable at once, and whole or not there.
 
     :ivar full_until: writes fail until then.  :ivar removed: files that somebody has removed.
     """
@@ -176,45 +176,38 @@ class SharedDisk:
     _states: dict[str, tuple[float, bytes]] = field(default_factory=dict)
     _markers: dict[str, bytes] = field(default_factory=dict)
 
+    def _take_time(self, is_write: bool = False) -> None:
+        self.scheduler.seam()
+        self.scheduler.park("the disk", 0.001 + 0.01 * self.scheduler.random.random())
+        if is_write and self.scheduler.now < self.full_until:
+            self.on_fault("full-disk")
+            raise OSError(errno.ENOSPC, "No space left on device")
+
     def marker(self, folder: str, most: int) -> bytes | None:
-        """See `SegmentFolder.marker`."""
         self.scheduler.seam()
         return self._markers.get(folder)
 
     def mark(self, folder: str, data: bytes) -> None:
-        """See `SegmentFolder.mark`."""
         self.scheduler.seam()
         self._markers.setdefault(folder, data)
 
     def write(self, file: str, batches: Iterable[pa.RecordBatch]) -> int:
-        """See `SegmentFolder.write`."""
         some = list(batches)
-        self.scheduler.seam()
-        self.scheduler.park("the disk", 0.001 + 0.01 * self.scheduler.random.random())
-        if self.scheduler.now < self.full_until:
-            self.on_fault("full-disk")
-            raise OSError(errno.ENOSPC, "No space left on device")
+        self._take_time(is_write=True)
         size = 300 + 50 * sum(batch.num_rows for batch in some)
         self._files[file] = _File(some, size, self.scheduler.now)
         return size
 
     def write_bytes(self, file: str, data: bytes) -> int:
-        """See `SegmentFolder.write_bytes`."""
-        self.scheduler.seam()
-        self.scheduler.park("the disk", 0.001 + 0.01 * self.scheduler.random.random())
-        if self.scheduler.now < self.full_until:
-            self.on_fault("full-disk")
-            raise OSError(errno.ENOSPC, "No space left on device")
+        self._take_time(is_write=True)
         self._states[file] = (self.scheduler.now, data)
         return len(data)
 
     def folders(self, parent: str) -> list[str]:
-        """See `SegmentFolder.folders`."""
         self.scheduler.seam()
         return sorted({file.split("/")[1] for file in self._states if file.startswith(f"{parent}/")})
 
     def remove_folder(self, folder: str, before_s: float) -> bool:
-        """See `SegmentFolder.remove_folder`."""
         self.scheduler.seam()
         found = [file for file in self._states if file.startswith(f"{folder}/")]
         if any(STARTED_MS / 1000 + self._states[file][0] >= before_s for file in found):
@@ -224,34 +217,27 @@ class SharedDisk:
         return True
 
     def read_bytes(self, file: str, size: int) -> bytes:
-        """See `SegmentFolder.read_bytes`."""
-        self.scheduler.seam()
-        self.scheduler.park("the disk", 0.001 + 0.01 * self.scheduler.random.random())
+        self._take_time()
         if file not in self._states:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", file)
         return self._states[file][1]
 
     def remove(self, file: str) -> None:
-        """See `SegmentFolder.remove`."""
         self.scheduler.seam()
         if self._files.pop(file, None) is not None:
             self.removed.append(file)
 
     def unlink(self, path: Path) -> None:
-        """As `Path.unlink`."""
         self.remove(str(path).removeprefix(f"{self.url}/"))
 
     def path(self, file: str) -> str:
-        """See `SegmentFolder.path`."""
         return f"{self.url}/{file}"
 
     def sizes(self, files: Sequence[str]) -> list[int | None]:
-        """See `SegmentFolder.sizes`."""
         self.scheduler.seam()
         return [self._files[file].size if file in self._files else None for file in files]
 
     def list(self, group: str) -> list[FoundFile]:
-        """See `SegmentFolder.list`."""
         return [
             FoundFile(file, STARTED_MS / 1000 + found.written_at)
             for file, found in self._files.items()
@@ -266,10 +252,8 @@ class SharedDisk:
     unplaced = SegmentFolder.unplaced
 
     def contents(self, file: str, size: int, rows: int) -> Contents:
-        """See `SegmentFolder.contents`."""
         with self._named(file):  # type: ignore[arg-type]
-            self.scheduler.seam()
-            self.scheduler.park("the disk", 0.001 + 0.01 * self.scheduler.random.random())
+            self._take_time()
             if file not in self._files:
                 raise FileNotFoundError(errno.ENOENT, "No such file or directory", file)
             contents = Contents(self._files[file].batches)

@@ -25,8 +25,9 @@ from coordinator.zk.znodes.regions import (
     RegionRequest,
 )
 from tests.simulation.faults import NONSENSE
-from tests.simulation.leaders import coordinator_ends
+from tests.simulation.leaders import coordinator_ends_behind
 from tests.simulation.stateful import Stateful
+from tests.simulation.store import SimStore
 from tests.simulation.watching import Commit, World, consumer_of, kinds, on
 from tests.simulation.world import REGION, SimulatedLife
 
@@ -49,12 +50,8 @@ def _is_completed(op: Operation) -> bool:
     return op["op"] == "create" and op["path"].startswith(PATHS.root) and op["path"].endswith(f"/{COMPLETED}")
 
 
-def _is_reset(op: Operation) -> bool:
-    return op["op"] == "set" and op["path"] == PATHS.root and f'"state":"{RESETTING}"' in op["data"]
-
-
-def _is_running(op: Operation) -> bool:
-    return op["op"] == "set" and op["path"] == PATHS.root and f'"state":"{RUNNING}"' in op["data"]
+def _becomes(state: str) -> Is:
+    return lambda op: op["op"] == "set" and op["path"] == PATHS.root and f'"state":"{state}"' in op["data"]
 
 
 def _command(option: str) -> Is:
@@ -70,10 +67,11 @@ def _is_ready(op: Operation) -> bool:
     return op["op"] == "set" and "/channel/" in op["path"] and '"ready":' in data and '"ready":0' not in data
 
 
-_is_drain, _is_stop, _is_start = _command("drain"), _command("stop-fetcher"), _command("start-fetcher")
+_is_drain = _command("drain")
 
 STEPS: tuple[Is, ...] = (
-    _is_begun, _is_drain, _is_contribution, _is_completed, _is_reset, _is_stop, _is_start, _is_ready, _is_running,
+    _is_begun, _is_drain, _is_contribution, _is_completed,
+    _becomes(RESETTING), _command("stop-fetcher"), _command("start-fetcher"), _is_ready, _becomes(RUNNING),
 )  # fmt: skip
 """Of a checkpoint and of a reset, in order."""
 
@@ -181,16 +179,7 @@ def member_dies_in_region(world: World, _: list[str]) -> None:
 @on(_groups)
 def coordinator_dies_in_region(world: World, _: list[str]) -> None:
     """The coordinator ends, or is replaced, right behind a step."""
-    sides = world.regional
-    is_it, more, is_killed = sides.choice(STEPS), sides.randint(1, 6), sides.random() < 0.6
-    delay_s, restart_s = sides.choice((0.0, 0.01, 0.3)) * sides.random(), sides.uniform(0.05, 8)
-
-    def happen(commit: Commit) -> None:
-        world.scheduler.after(
-            delay_s, lambda: coordinator_ends(world, "coordinator-dies-in-region", more, is_killed, restart_s)
-        )
-
-    world.once(is_it, happen)
+    coordinator_ends_behind(world, world.regional, STEPS, "coordinator-dies-in-region")
     _nudge(world)
 
 
@@ -220,29 +209,30 @@ def contribution_is_late(world: World) -> None:
         if not world.is_calm:
             _ask_operator(world, RESET)
 
-    def happen(life: SimulatedLife) -> bool:
-        stores = world.stores_of(life.process)
-        if stores:
-            world.note("late-commit", process=life.process.life)
-            stores[-1].delay_next_commit()
-            if is_reset:
-                world.scheduler.after(delay_s, reset)
-        return bool(stores)
+    def happen(store: SimStore) -> None:
+        store.delay_next_commit()
+        if is_reset:
+            world.scheduler.after(delay_s, reset)
 
-    _drained(world, "contribution-is-late", happen)
+    _unanswered(world, "contribution-is-late", "late-commit", happen)
 
 
 def contribution_is_lost(world: World) -> None:
     """The reply to its next commit does not come."""
+    _unanswered(world, "contribution-is-lost", "lose-reply", lambda store: store.lose_next_reply(True))
 
-    def happen(life: SimulatedLife) -> bool:
+
+def _unanswered(world: World, kind: str, what: str, happen: Callable[[SimStore], object]) -> None:
+    """Something happens to the newest session of a member when it has just been sent `drain`."""
+
+    def drained(life: SimulatedLife) -> bool:
         stores = world.stores_of(life.process)
         if stores:
-            world.note("lose-reply", process=life.process.life)
-            stores[-1].lose_next_reply(True)
+            world.note(what, process=life.process.life)
+            happen(stores[-1])
         return bool(stores)
 
-    _drained(world, "contribution-is-lost", happen)
+    _drained(world, kind, drained)
 
 
 def hangs_draining(world: World) -> None:

@@ -13,14 +13,12 @@ from typing import Any
 
 from drills.checker import Verdicts, check
 from tests.simulation.aimed import AIMED
+from tests.simulation.beside import BESIDE, OF_WORLDS, favour_cooperation
 from tests.simulation.coverage import coverage
 from tests.simulation.faults import FAULTS
 from tests.simulation.gaps import GAPS, supervise
-from tests.simulation.hands import HANDS
-from tests.simulation.lagging import LAGGING
 from tests.simulation.leaders import LEADERS
 from tests.simulation.liars import draw_liars
-from tests.simulation.pairs import OF_WORLDS, PAIRS, favour_cooperation
 from tests.simulation.profile import BESIDE_AT, BESIDE_EVERY, Profile
 from tests.simulation.regions import REGIONS
 from tests.simulation.scenes import SCENES
@@ -31,7 +29,7 @@ from tests.simulation.world import Alarm
 
 FIRST_FAULT_S = 4.0
 STEP_S = 0.01
-ALL_FAULTS = {**FAULTS, **AIMED, **LEADERS, **REGIONS, **GAPS, **SCENES, **PAIRS, **LAGGING, **HANDS}
+ALL_FAULTS = {**FAULTS, **AIMED, **LEADERS, **REGIONS, **GAPS, **SCENES, **BESIDE}
 
 LONGEST_STANDSTILL_S = 12.0
 """Only in a world that hangs nothing happens for so long: leases are renewed, and ZooKeeper is away for 8 s at most."""

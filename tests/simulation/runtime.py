@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -17,13 +18,13 @@ Record = Callable[[SimulatedProcess, str, dict[str, Any]], None]
 """Puts an event of a process into the history."""
 
 
+@dataclass(eq=False)
 class SimRuntime(Runtime):
     """What one process has of time, threads and queues."""
 
-    def __init__(self, scheduler: Scheduler, process: SimulatedProcess, record: Record) -> None:
-        self._scheduler = scheduler
-        self._record = record
-        self.process = process
+    _scheduler: Scheduler
+    process: SimulatedProcess
+    _record: Record
 
     def monotonic(self) -> float:
         return self.process.clock()
@@ -61,14 +62,14 @@ class SimRuntime(Runtime):
             self._record(self.process, event, fields)
 
 
+@dataclass(eq=False)
 class SimEvent(Event):
     """A flag."""
 
-    def __init__(self, scheduler: Scheduler, process: SimulatedProcess) -> None:
-        self._scheduler = scheduler
-        self._process = process
-        self._is_set = False
-        self._waiters: list[Thread] = []
+    _scheduler: Scheduler
+    _process: SimulatedProcess
+    _is_set: bool = False
+    _waiters: list[Thread] = field(default_factory=list)
 
     def set(self) -> None:
         self._is_set = True
@@ -94,14 +95,14 @@ class SimEvent(Event):
         return self._is_set
 
 
+@dataclass(eq=False)
 class SimQueue(Queue[T]):
     """A first-in first-out queue."""
 
-    def __init__(self, scheduler: Scheduler, process: SimulatedProcess) -> None:
-        self._scheduler = scheduler
-        self._process = process
-        self._items: deque[T] = deque()
-        self._waiters: list[Thread] = []
+    _scheduler: Scheduler
+    _process: SimulatedProcess
+    _items: deque[T] = field(default_factory=deque)
+    _waiters: list[Thread] = field(default_factory=list)
 
     def put(self, item: T) -> None:
         self._items.append(item)

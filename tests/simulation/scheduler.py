@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field
 from heapq import heappop, heappush
 from random import Random
+from typing import Any
 
 import greenlet
 
@@ -34,19 +36,15 @@ class ProcessCrashed(greenlet.GreenletExit):
     """Thrown into the threads of a process that has crashed: nothing that they do from now on has an effect."""
 
 
+@dataclass(slots=True)
 class Timer:
     """A call that is due at a moment of virtual time, unless it is cancelled."""
 
-    __slots__ = ("call", "is_cancelled")
-
-    def __init__(self, call: Callable[[], None]) -> None:
-        self.call = call
-        self.is_cancelled = False
-
-    def cancel(self) -> None:
-        self.is_cancelled = True
+    call: Callable[[], None]
+    is_cancelled: bool = False
 
 
+@dataclass(eq=False, repr=False)
 class SimulatedProcess:
     """A process of the simulated world: its threads crash together, stand still together, and share a clock.
 
@@ -56,24 +54,24 @@ class SimulatedProcess:
     :ivar operations: seams that its threads have passed.
     :ivar crash_at: it crashes when it passes this many, 0 for never.
     :ivar pause_at: likewise, it is paused.
+    :ivar held: threads that run only once it goes on.
     :ivar observers: called when it has been paused, resumed (behind all that it then receives) or killed.
     """
 
-    def __init__(self, scheduler: Scheduler, name: str, life: str) -> None:
-        self._scheduler = scheduler
-        self.name = name
-        self.life = life
-        self.clock_rate = 1.0
-        self.clock_offset = 0.0
-        self.is_dead = False
-        self.is_paused = False
-        self.operations = 0
-        self.crash_at = 0
-        self.pause_at = 0
-        self.threads: list[Thread] = []
-        self.observers: list[Callable[[], None]] = []
-        self._held: list[Thread] = []
-        self._inbox: list[Callable[[], None]] = []
+    _scheduler: Scheduler
+    name: str
+    life: str
+    clock_rate: float = 1.0
+    clock_offset: float = 0.0
+    is_dead: bool = False
+    is_paused: bool = False
+    operations: int = 0
+    crash_at: int = 0
+    pause_at: int = 0
+    threads: list[Thread] = field(default_factory=list)
+    observers: list[Callable[[], None]] = field(default_factory=list)
+    held: list[Thread] = field(default_factory=list)
+    _inbox: list[Callable[[], None]] = field(default_factory=list)
 
     def clock(self) -> float:
         """Its monotonic clock, in its own seconds."""
@@ -94,7 +92,7 @@ class SimulatedProcess:
         if self.is_dead or not self.is_paused:
             return
         self.is_paused = False
-        held, self._held = self._held, []
+        held, self.held = self.held, []
         inbox, self._inbox = self._inbox, []
         for call in inbox:
             call()
@@ -106,10 +104,6 @@ class SimulatedProcess:
         """Tell the observers."""
         for observer in tuple(self.observers):
             observer()
-
-    def hold(self, thread: Thread) -> None:
-        """Let a thread run only once the process goes on."""
-        self._held.append(thread)
 
     def receive(self, call: Callable[[], None]) -> None:
         """Do `call` as something that reaches the process from outside: later while it is paused, never once dead."""
@@ -125,39 +119,29 @@ class SimulatedProcess:
         self._scheduler.kill(self)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Thread:
     """A thread of control of a process. Also the runtime's `Task`.
 
     :ivar waits_for: why it is parked, for people.
     """
 
-    __slots__ = (
-        "_result",
-        "_scheduler",
-        "_timer",
-        "greenlet",
-        "is_over",
-        "is_parked",
-        "joiners",
-        "name",
-        "process",
-        "since",
-        "waits_for",
-    )
+    _scheduler: Scheduler
+    process: SimulatedProcess
+    function: InitVar[Callable[[], None]]
+    name: str
+    is_over: bool = False
+    is_parked: bool = False
+    waits_for: str = "its start"
+    since: float = field(init=False)
+    joiners: list[Thread] = field(default_factory=list)
+    greenlet: Any = field(init=False)
+    _timer: Timer | None = None
+    _result: bool = True
 
-    def __init__(
-        self, scheduler: Scheduler, process: SimulatedProcess, function: Callable[[], None], name: str
-    ) -> None:
-        self._scheduler = scheduler
-        self.process = process
-        self.name = name
-        self.is_over = False
-        self.is_parked = False
-        self.waits_for = "its start"
+    def __post_init__(self, function: Callable[[], None]) -> None:
+        scheduler = self._scheduler
         self.since = scheduler.now
-        self.joiners: list[Thread] = []
-        self._timer: Timer | None = None
-        self._result = True
         self.greenlet = greenlet.greenlet(lambda: scheduler.body(self, function), scheduler.hub)
 
     def on_timeout(self) -> None:
@@ -278,7 +262,7 @@ class Scheduler:
         thread.is_parked = False
         thread._result = result
         if thread._timer is not None:
-            thread._timer.cancel()
+            thread._timer.is_cancelled = True
             thread._timer = None
         self.make_ready(thread)
 
@@ -311,7 +295,7 @@ class Scheduler:
     def make_ready(self, thread: Thread) -> None:
         """Put a thread among those that may be drawn."""
         if thread.process.is_paused:
-            thread.process.hold(thread)
+            thread.process.held.append(thread)
         else:
             self._ready.append(thread)
 
@@ -358,7 +342,7 @@ class Scheduler:
         if thread.is_over:
             return
         if thread.process.is_paused:
-            thread.process.hold(thread)
+            thread.process.held.append(thread)
             return
         self.switches += 1
         self._current = thread

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from coordinator.zk.security import policy
@@ -12,6 +13,7 @@ from coordinator.zk.store import Listing
 from coordinator.zk.wire import OPEN_ACL
 from tests.simulation.acls import REFUSED, allows
 from tests.simulation.links import ACLS, LIST, READ, SYNC, LinkRequest, SimulatedLink, leaves_watch
+from tests.simulation.scheduler import Scheduler
 from tests.simulation.sessions import SimulatedSession
 from tests.simulation.znodes import CHILDREN, DELETED, Delta, Event, ServerTree
 
@@ -24,6 +26,7 @@ Pending = tuple[float, Delta | None, LinkRequest | None, SimulatedSession | None
 """When it is due, a transaction (None for a sync), the request that waits for it here, the session that it ends."""
 
 
+@dataclass(eq=False, repr=False)
 class SimulatedServer:
     """A server. Faults are its public methods; each says whether it changed anything.
 
@@ -34,27 +37,29 @@ class SimulatedServer:
     :ivar resets: how often it has closed every connection.
     """
 
-    def __init__(self, ensemble: SimulatedEnsemble, number: int) -> None:
-        self.ensemble = ensemble
-        self.number = number
-        self.tree = ServerTree()
-        self.links: dict[SimulatedLink, None] = {}
-        self.is_running = True
-        self.is_paused = False
-        self.is_cut = False
-        self.has_given_up = False
-        self.lag_s = 0.0
-        self.has_slow_disk = False
-        self.resets = 0
-        self._lag_is_told = True
-        self._scheduler = ensemble.scheduler
-        self._pending: deque[Pending] = deque()
-        self._last_due = 0.0
-        self._is_armed = False
-        self._held: list[LinkRequest] = []
-        self._epoch_heard = 0
-        self._data_watches: dict[str, dict[SimulatedLink, None]] = {}
-        self._child_watches: dict[str, dict[SimulatedLink, None]] = {}
+    ensemble: SimulatedEnsemble
+    number: int
+    tree: ServerTree = field(default_factory=ServerTree)
+    links: dict[SimulatedLink, None] = field(default_factory=dict)
+    is_running: bool = True
+    is_paused: bool = False
+    is_cut: bool = False
+    has_given_up: bool = False
+    lag_s: float = 0.0
+    has_slow_disk: bool = False
+    resets: int = 0
+    _lag_is_told: bool = True
+    _pending: deque[Pending] = field(default_factory=deque)
+    _last_due: float = 0.0
+    _is_armed: bool = False
+    _held: list[LinkRequest] = field(default_factory=list)
+    _epoch_heard: int = 0
+    _data_watches: dict[str, dict[SimulatedLink, None]] = field(default_factory=dict)
+    _child_watches: dict[str, dict[SimulatedLink, None]] = field(default_factory=dict)
+
+    @property
+    def _scheduler(self) -> Scheduler:
+        return self.ensemble.scheduler
 
     @property
     def is_in_touch(self) -> bool:
@@ -331,7 +336,3 @@ class SimulatedServer:
             link.close()
         self._data_watches.clear()
         self._child_watches.clear()
-
-    def level(self) -> None:
-        """Apply all that the leader had committed."""
-        self.catch_up(math.inf)

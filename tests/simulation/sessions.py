@@ -11,6 +11,7 @@ has not reported.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tests.simulation.scheduler import SimulatedProcess, Timer
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from tests.simulation.zookeeper import SimulatedEnsemble
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SimulatedSession:
     """One session, as the leader knows it.
 
@@ -29,40 +31,26 @@ class SimulatedSession:
     :ivar is_over: closed or expired.
     """
 
-    __slots__ = (
-        "_due",
-        "_ensemble",
-        "_heard_since",
-        "_report_at",
-        "_stamp",
-        "_timer",
-        "id",
-        "is_heard",
-        "is_over",
-        "link",
-        "process",
-        "timeout_s",
-        "who",
-    )
+    _ensemble: SimulatedEnsemble
+    id: int
+    process: SimulatedProcess | None
+    timeout_s: float
+    link: SimulatedLink | None = None
+    is_heard: bool = False
+    is_over: bool = False
+    who: str = "hand"
+    _timer: Timer | None = None
+    _due: float = math.inf
+    _heard_since: float = 0.0
+    _report_at: float = 0.0
+    _stamp: float = field(init=False)
+    """When the leader heard of it last, as far as that is not to be drawn yet."""
 
-    def __init__(
-        self, ensemble: SimulatedEnsemble, number: int, process: SimulatedProcess | None, timeout_s: float
-    ) -> None:
-        self._ensemble = ensemble
-        self._timer: Timer | None = None
-        self._due = math.inf
-        self._heard_since = 0.0
-        self._report_at = 0.0
-        self._stamp = ensemble.scheduler.now
-        """When the leader heard of it last, as far as that is not to be drawn yet."""
-        self.id = number
-        self.process = process
-        self.who = process.life if process is not None else "hand"
-        self.timeout_s = timeout_s
-        self.link: SimulatedLink | None = None
-        self.is_heard = process is None
-        self.is_over = False
-        if process is not None:
+    def __post_init__(self) -> None:
+        self._stamp = self._ensemble.scheduler.now
+        self.is_heard = self.process is None
+        if self.process is not None:
+            self.who = self.process.life
             self._arm()
 
     def move(self, link: SimulatedLink) -> None:
@@ -148,7 +136,7 @@ class SimulatedSession:
 
     def _disarm(self) -> None:
         if self._timer is not None:
-            self._timer.cancel()
+            self._timer.is_cancelled = True
             self._timer = None
             self._due = math.inf
 

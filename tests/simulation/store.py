@@ -422,7 +422,7 @@ class SimStore(AclStore):
         elif not self._is_closed:
             self._tell(SessionState.LOST)
 
-    def on_events(self, link: SimulatedLink, events: list[Event]) -> None:
+    def on_events(self, events: list[Event]) -> None:
         """Watches have fired."""
         if not self._is_closed:
             self._watches.fire(events)

@@ -9,7 +9,8 @@ import pytest
 from coordinator.zk.znodes.ranges import Ranges
 from tests.simulation.edits import edited, parsed
 from tests.simulation.mutations import MUTATIONS
-from tests.simulation.search import found_by, last_found, order
+from tests.simulation.rare_worlds import WORLDS
+from tests.simulation.search import found_by, found_in_its_world, last_found, order
 
 LEAST = 60
 """Of all that `scripts/simulate --mutations` tries, so many and more are found; it names the others, and fails."""
@@ -30,6 +31,13 @@ def test_the_stock_simulation_finds_that(name: str) -> None:
     assert all(verdict.witness for verdict in shown)
 
 
+@pytest.mark.rotates
+@pytest.mark.parametrize("name", WORLDS)
+def test_a_world_made_for_it_finds_that(name: str) -> None:
+    """Mutations that no stock profile finds within 300 seeds, in a world of their own each."""
+    assert found_in_its_world(MUTATIONS[name]) is not None
+
+
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_every_mutation_finds_what_it_changes(name: str) -> None:
     with MUTATIONS[name].applied():
@@ -39,7 +47,7 @@ def test_every_mutation_finds_what_it_changes(name: str) -> None:
 def test_an_edit_lasts_for_its_run_and_is_refused_where_its_lines_do_not_stand_once() -> None:
     file, old = "coordinator/zk/znodes/ranges.py", "    def __len__(self) -> int:\n"
     ranges = Ranges.of([1, 2, 3])
-    (mutation,) = parsed(f"== none\nhole 1 | S1 | aimed\n@ {file}\n {old}+        return 0\n")
+    (mutation,) = parsed(f"== none\nhole 1 | S1 | aimed\n@ {file}\n {old}+        return 0\n", {})
 
     with mutation.applied():
         assert len(ranges) == 0

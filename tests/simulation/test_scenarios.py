@@ -7,14 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.zk.lease import LEASE_SHARE, Heard
 from coordinator.zk.store import SetData
 from coordinator.zk.znodes.paths import GroupPaths
 from tests.simulation.actors import ApplicationActor
 from tests.simulation.faults import query_from_old_checkpoint
-from tests.simulation.profile import CALM, Profile
+from tests.simulation.profile import CALM
 from tests.simulation.run import Outcome, simulate
-from tests.simulation.servers import SimulatedServer
 from tests.simulation.world import SimulatedLife, SimulatedWorld
 
 APPLICATIONS = replace(CALM, name="applications", slots=0, tick_s=0.5, poll_intervals_ms=(5000, 8000), regions=0.0)
@@ -25,17 +23,6 @@ def life_of(world: SimulatedWorld, name: str) -> SimulatedLife:
     life = world.of_name(name)
     assert life is not None
     return life
-
-
-def at_a_follower(world: SimulatedWorld, name: str, then: Callable[[SimulatedLife, SimulatedServer], object]) -> None:
-    """Do `then` with a process and the server that it is connected to, as soon as that is none that leads."""
-    life = life_of(world, name)
-    (store,) = world.stores_of(life.process)
-    if store.server is not None and store.server is not world.ensemble.leader:
-        then(life, store.server)
-    else:
-        store.drop_connection()
-        world.scheduler.after(1.0, lambda: at_a_follower(world, name, then))
 
 
 def when(world: SimulatedWorld, is_so: Callable[[], bool], then: Callable[[], None]) -> None:
@@ -53,48 +40,6 @@ def passed(outcome: Outcome) -> bool:
     return outcome.passed
 
 
-# ---- a follower that had not told the leader whom it has heard
-
-
-def cut_right_after_a_sync(world: SimulatedWorld) -> None:
-    """A consumer is silent for 0.85 of its session; the sync that ends that is answered, and its follower cut off."""
-    session_s = world.profile.session_timeout_ms / 1000
-
-    def begin(life: SimulatedLife, server: SimulatedServer) -> None:
-        life.process.pause()
-        world.scheduler.after(0.85 * session_s, lambda: go_on(life, server))
-
-    def go_on(life: SimulatedLife, server: SimulatedServer) -> None:
-        leases = len(leases_of(life))
-        life.process.resume()
-        when(world, lambda: len(leases_of(life)) > leases, lambda: cut(server))
-
-    def cut(server: SimulatedServer) -> None:
-        world.ensemble.cut(server)
-        world.scheduler.after(2 * session_s, lambda: world.ensemble.heal(server))
-
-    def leases_of(life: SimulatedLife) -> list[object]:
-        return [e for e in world.history if e["event"] == "lease" and e["who"] == life.process.life]
-
-    world.scheduler.after(8.0, lambda: at_a_follower(world, "g0-c0", begin))
-
-
-SCENARIO_SEEDS = range(24)
-
-
-def test_lease_does_not_outlive_a_session_whose_last_sync_missed_the_leader() -> None:
-    for seed in SCENARIO_SEEDS:
-        assert passed(simulate(seed, APPLICATIONS, script=cut_right_after_a_sync)), seed
-
-
-def test_a_lease_that_counts_from_the_last_sync_would_outlive_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Heard, "until", lambda self, timeout_s: (self.last or self.certain) + timeout_s * LEASE_SHARE)
-
-    broken = [simulate(seed, APPLICATIONS, script=cut_right_after_a_sync).broken for seed in SCENARIO_SEEDS]
-
-    assert any("S1" in each for each in broken), broken
-
-
 # ---- a hanging application whose channel was destroyed
 
 
@@ -110,9 +55,7 @@ def hangs_while_its_channel_is_scribbled_over(world: SimulatedWorld) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_partitions_of_a_hanging_consumer_move_though_its_channel_was_overwritten(seed: int) -> None:
-    profile = replace(APPLICATIONS, name="hanging")
-
-    outcome = simulate(seed, profile, script=hangs_while_its_channel_is_scribbled_over)
+    outcome = simulate(seed, APPLICATIONS, script=hangs_while_its_channel_is_scribbled_over)
 
     assert passed(outcome)
     assert outcome.verdicts["L1"].outcome == "held"
@@ -127,9 +70,7 @@ def leaves_late(world: SimulatedWorld) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_what_dies_late_in_a_term_is_collected_as_soon_as_what_died_early(seed: int) -> None:
-    profile: Profile = replace(APPLICATIONS, name="late")
-
-    outcome = simulate(seed, profile, script=leaves_late)
+    outcome = simulate(seed, APPLICATIONS, script=leaves_late)
 
     assert passed(outcome)
     collected = [

@@ -8,7 +8,7 @@ import pytest
 
 from tests.simulation import scheduler as scheduling
 from tests.simulation.runtime import SimRuntime
-from tests.simulation.scheduler import Scheduler, SimulatedProcess, SimulationFailure
+from tests.simulation.scheduler import Scheduler, SimulationFailure
 
 
 class Machine:
@@ -17,11 +17,25 @@ class Machine:
     def __init__(self, seed: int = 1) -> None:
         self.scheduler = Scheduler(seed)
         self.process = self.scheduler.process("p")
-        self.runtime = self.runtime_of(self.process)
         self.said: list[object] = []
+        self.runtime = SimRuntime(self.scheduler, self.process, lambda _, *said: self.said.append(said))
 
-    def runtime_of(self, process: SimulatedProcess) -> SimRuntime:
-        return SimRuntime(self.scheduler, process, lambda process, event, fields: self.said.append((event, fields)))
+    def spawn_steps(self) -> None:
+        """A thread that says when it is, once a second."""
+
+        def worker() -> None:
+            try:
+                while True:
+                    self.runtime.sleep(1)
+                    self.runtime.record("step", at=round(self.scheduler.now))
+            finally:
+                self.runtime.record("cleaned up")
+
+        self.runtime.spawn(worker, "worker")
+
+    def steps(self) -> list[int]:
+        """When it was."""
+        return [fields["at"] for event, fields in self.said if event == "step"]  # type: ignore[misc]
 
 
 @pytest.fixture
@@ -88,34 +102,22 @@ def test_threads_that_keep_each_other_busy_while_no_time_passes_are_a_livelock(
 def test_a_process_that_crashes_has_no_effect_from_that_seam_on(machine: Machine) -> None:
     machine.process.crash_at = 5
 
-    def worker() -> None:
-        try:
-            while True:
-                machine.runtime.sleep(1)
-                machine.runtime.record("step")
-        finally:
-            machine.runtime.record("cleaned up")
-
-    machine.runtime.spawn(worker, "worker")
+    machine.spawn_steps()
     machine.scheduler.after(60, lambda: None)
     machine.scheduler.run(50)
 
     assert machine.process.is_dead
-    assert machine.said == [("step", {})] * 4
+    assert machine.steps() == [1, 2, 3, 4]
+    assert len(machine.said) == 4
 
 
 def test_a_paused_process_does_nothing_while_time_goes_by_and_then_goes_on(machine: Machine) -> None:
-    def worker() -> None:
-        while True:
-            machine.runtime.sleep(1)
-            machine.runtime.record("step", at=round(machine.scheduler.now))
-
-    machine.runtime.spawn(worker, "worker")
+    machine.spawn_steps()
     machine.scheduler.after(2.5, machine.process.pause)
     machine.scheduler.after(10.5, machine.process.resume)
     machine.scheduler.run(12)
 
-    assert [fields["at"] for _, fields in machine.said] == [1, 2, 10, 12]  # type: ignore[misc]
+    assert machine.steps() == [1, 2, 10, 12]
 
 
 def test_what_a_thread_dies_of_is_kept(machine: Machine) -> None:
@@ -172,18 +174,12 @@ def test_condition_wakes_its_waiter_and_hands_the_lock_over(machine: Machine) ->
 def test_a_process_that_is_to_stop_at_an_operation_does_so_and_goes_on_from_there(machine: Machine) -> None:
     machine.process.pause_at = 3
 
-    def worker() -> None:
-        while True:
-            machine.runtime.sleep(1)
-            machine.runtime.record("step", at=round(machine.scheduler.now))
-
-    machine.runtime.spawn(worker, "worker")
+    machine.spawn_steps()
     machine.scheduler.after(7.5, machine.process.resume)
     machine.scheduler.run(5)
     stopped, operations = machine.process.is_paused, machine.process.operations
     machine.scheduler.run(9)
 
     assert (stopped, operations) == (True, 3)
-    assert [fields["at"] for _, fields in machine.said][:2] == [1, 2]  # type: ignore[misc]
-    assert all(fields["at"] > 7 for _, fields in machine.said[2:])  # type: ignore[misc]
-    assert len(machine.said) > 2
+    assert machine.steps()[:2] == [1, 2]
+    assert machine.steps()[2] > 7

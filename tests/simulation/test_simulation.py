@@ -9,8 +9,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,9 +18,10 @@ from consumer.sealing import segment_check
 from consumer.spark.fetchers import slot
 from coordinator.rebalance import group_reader
 from drills.checker import BROKEN, NOT_DECIDED, Verdict, Verdicts, check_files
+from tests.simulation.__main__ import RunResult, run_one
 from tests.simulation.decided import PURPOSES, Decisions, reasons
 from tests.simulation.profile import CALM, PROFILES, STORM, Profile, profile_of
-from tests.simulation.run import ALL_FAULTS, Outcome, history_text, simulate, tidy, without_garbage_collection
+from tests.simulation.run import ALL_FAULTS, history_text, simulate, without_garbage_collection
 from tests.simulation.world import SimulatedWorld
 from tests.support.ci import number_of_commit
 
@@ -79,17 +79,6 @@ def test_another_seed_gives_another_history() -> None:
     assert history_text(simulate(1, CALM)) != history_text(simulate(2, CALM))
 
 
-Run = tuple[int, str, str, Counter[str], Mapping[str, str | None]]
-"""Seed, profile, what is wrong, the faults that took effect, and why which invariant was not decided."""
-
-
-def _run(seed: int) -> Run:
-    tidy(seed)
-    outcome = simulate(seed, profile_of(seed))
-    text = "" if outcome.passed else said(outcome)
-    return seed, outcome.profile, text, outcome.fired, reasons(outcome.verdicts)
-
-
 def drawn_by(profile: Profile) -> set[str]:
     """The kinds of faults that runs of a profile draw, but for its scenes."""
     own = (profile.weights, profile.leader_weights, profile.region_weights, profile.gap_weights)
@@ -108,15 +97,12 @@ def took_effect(kind: str) -> bool:
     return any(simulate(seed, PROFILES[name]).fired[kind] for name, seed in runs)
 
 
-def said(outcome: Outcome) -> str:
-    return "\n".join([outcome.verdicts.text(), *outcome.problems])
-
-
-def run_all(seeds: Sequence[int]) -> list[Run]:
+def run_all(seeds: Sequence[int]) -> list[RunResult]:
     """In as many processes as there are cores."""
     context = multiprocessing.get_context("spawn")  # the test's own process has threads
+    jobs = [(seed, profile_of(seed).name) for seed in seeds]
     with context.Pool(os.cpu_count() or 1, without_garbage_collection) as pool:
-        return list(pool.imap_unordered(_run, seeds, chunksize=4))
+        return list(pool.imap_unordered(run_one, jobs, chunksize=4))
 
 
 @pytest.mark.timeout(1200)
@@ -127,9 +113,9 @@ def test_no_invariant_is_broken_in_a_bounded_set_of_histories_over_all_profiles(
     results = run_all(range(first, first + seeds))
 
     failed = [
-        f"scripts/simulate --seed {seed} --profile {profile} --verbose\n{text}"
-        for seed, profile, text, *_ in results
-        if text
+        f"scripts/simulate --seed {each.seed} --profile {each.profile} --verbose\n{each.text}"
+        for each in results
+        if each.text
     ]
     assert not failed, f"{len(failed)} of {seeds} failed:\n" + "\n".join(failed[:3])
     assert len(results) == seeds
@@ -138,16 +124,16 @@ def test_no_invariant_is_broken_in_a_bounded_set_of_histories_over_all_profiles(
         each_invariant_was_decided(results)
 
 
-def each_fault_took_effect(results: Sequence[Run]) -> None:
-    fired = sum((fired for *_, fired, _ in results), Counter())
-    never = [kind for kind in sorted(ALL_FAULTS.keys() - fired.keys()) if not took_effect(kind)]
+def each_fault_took_effect(results: Sequence[RunResult]) -> None:
+    fired = {kind for each in results for kind in each.fired}
+    never = [kind for kind in sorted(ALL_FAULTS.keys() - fired) if not took_effect(kind)]
     assert not never, f"these faults never took effect: {never}"
 
 
-def each_invariant_was_decided(results: Sequence[Run]) -> None:
+def each_invariant_was_decided(results: Sequence[RunResult]) -> None:
     decisions = Decisions()
-    for _, profile, *_, found in results:
-        decisions.add(profile, found)
+    for each in results:
+        decisions.add(each.profile, each.decided)
     assert not decisions.lacking(), decisions.rows()
 
 
@@ -162,32 +148,29 @@ def test_an_invariant_is_decided_where_it_judged_something() -> None:
     assert found == {"S1": None, "S9": "nothing to judge", "S4": None, "L1": "the history ends"}
 
 
-def test_runs_in_which_an_invariant_is_hardly_ever_decided_are_no_pass() -> None:
-    decisions = Decisions()
-    for number in range(99):
-        decisions.add("one", {"S1": None, "S9": None if number < 2 else "nothing to judge"})
+@pytest.mark.parametrize(
+    ("profile", "is_stock", "runs", "decided", "lacking"),
+    [("one", True, 100, 2, "S9"), ("led", False, 40, 9, "L5 in led")],
+    ids=["over all profiles", "in a profile that is for it"],
+)
+def test_runs_in_which_an_invariant_is_hardly_ever_decided_are_no_pass(
+    profile: str, is_stock: bool, runs: int, decided: int, lacking: str
+) -> None:
+    decisions, name = Decisions(), lacking.partition(" ")[0]
+    every = dict.fromkeys(("S1", *PURPOSES.get(profile, ()), name))
+    for number in range(runs - 1):
+        decisions.add(profile, every | {name: None if number < decided else "nothing to judge"})
 
-    assert decisions.lacking() == [], "too few runs to tell"
-    decisions.add("one", {"S1": None, "S9": "nothing to judge"})
-    assert decisions.lacking() == ["S9"]
-    assert decisions.lacking(is_stock=False) == []
-    assert decisions.rows() == [("S1", "100 of 100", ""), ("S9", "2 of 100", "nothing to judge: 98")]
-    decisions.add("one", {"S1": None, "S9": None})
-    decisions.add("one", {"S1": None, "S9": None})
-    assert decisions.lacking() == []
-
-
-def test_a_profile_that_seldom_decides_what_it_is_for_is_no_pass() -> None:
-    decisions = Decisions()
-    for number in range(39):
-        decisions.add("led", dict.fromkeys(PURPOSES["led"]) | {"L5": None if number < 9 else "nothing to judge"})
-
-    assert decisions.lacking(is_stock=False) == [], "too few runs to tell"
-    decisions.add("led", dict.fromkeys(PURPOSES["led"]) | {"L5": "nothing to judge"})
-    assert decisions.lacking(is_stock=False) == ["L5 in led"]
-    decisions.add("led", dict.fromkeys(PURPOSES["led"]))
-    decisions.add("led", dict.fromkeys(PURPOSES["led"]))
-    assert decisions.lacking(is_stock=False) == []
+    assert decisions.lacking(is_stock) == [], "too few runs to tell"
+    decisions.add(profile, every | {name: "nothing to judge"})
+    assert decisions.lacking(is_stock) == [lacking]
+    assert decisions.lacking(is_stock=False) == ([] if is_stock else [lacking])
+    rows = {row[0]: row[1:] for row in decisions.rows()}
+    assert rows["S1"] == (f"{runs} of {runs}", "")
+    assert rows[name] == (f"{decided} of {runs}", f"nothing to judge: {runs - decided}")
+    for _ in range(2):
+        decisions.add(profile, every)
+    assert decisions.lacking(is_stock) == []
 
 
 def test_every_stock_profile_says_what_it_is_for() -> None:

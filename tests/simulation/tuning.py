@@ -6,7 +6,6 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
 from unittest.mock import patch
 
 import consumer.consumer
@@ -75,10 +74,6 @@ def _collects_only(self: Coordinator) -> None:
         self._collect(self._collector.collect)
 
 
-def _looks_at_nothing(self: Keeper, store: Any) -> None:
-    return
-
-
 @contextmanager
 def tuned(profile: Profile, disk: SharedDisk) -> Iterator[None]:
     """Meanwhile, constants of the product are other ones that would make a run long and show nothing more.
@@ -103,7 +98,7 @@ def tuned(profile: Profile, disk: SharedDisk) -> Iterator[None]:
     if not profile.sweeps:
         changes += [
             patch.object(Coordinator, "_sweep", _collects_only),
-            patch.object(Keeper, "_look_again", _looks_at_nothing),
+            patch.object(Keeper, "_look_again", lambda self, store: None),
             patch.object(coordinator.term.elector, "_LOOK_AGAIN_S", NEVER_S),
             patch.object(coordinator.zk.update, "READ_AGAIN_S", NEVER_S),
             patch.object(consumer.membership.contributor, "LOOK_AGAIN_S", NEVER_S),

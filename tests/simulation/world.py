@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -34,7 +35,7 @@ from tests.simulation.actors import (
     QueryCheckpoint,
     SlotTask,
 )
-from tests.simulation.assignors import COORDINATOR, MadeUpFailure, Manner, Troubled, drawn_manner, installed
+from tests.simulation.assignors import COORDINATOR, MIXED, MadeUpFailure, Manner, Troubled, drawn_manner, installed
 from tests.simulation.latency import EVEN
 from tests.simulation.parts import Production, SharedDisk, SimLog
 from tests.simulation.profile import Profile
@@ -101,7 +102,8 @@ class Alarm(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         kind = record.exc_info[0] if record.exc_info else None
-        is_liars = record.getMessage().startswith("assignor failed") and self._world.is_lying
+        is_assignors = record.getMessage().startswith("assignor failed")
+        is_liars = is_assignors and self._world.scheduler.current.process.life in self._world.liars
         if kind is not None and not issubclass(kind, MadeUpFailure) and not is_liars:
             text = logging.Formatter().formatException(record.exc_info)  # type: ignore[arg-type]
             self._world.problems.append(f"{self._world.scheduler.now:.6f} {record.getMessage()}\n{text}")
@@ -192,11 +194,6 @@ class SimulatedWorld:
     def _record_of_server(self, who: str, event: str, fields: dict[str, Any]) -> None:
         self.record(who, event, fields)
         any(observer(event, fields) for observer in tuple(self.observers))
-
-    @property
-    def is_lying(self) -> bool:
-        """Whether the process that runs now has an assignor that has lied."""
-        return self.scheduler.current.process.life in self.liars
 
     def fire(self, kind: str) -> None:
         """A fault has taken effect."""
@@ -335,7 +332,11 @@ class SimulatedWorld:
             offsets_interval_ms=5000,
         )
         app = ApplicationActor(
-            config, self._subscription(), self.log, self.random.choice((0.1, 0.3, 0.6)), self.random.choice((1, 3))
+            config,
+            self.drawn_subscription(self.random),
+            self.log,
+            self.random.choice((0.1, 0.3, 0.6)),
+            self.random.choice((1, 3)),
         )
         if self.profile.led:
             self._take_side(group, app)
@@ -367,7 +368,8 @@ class SimulatedWorld:
         manner = self.manners[group]
         if not manner.common:
             return
-        side, config = manner.of_member(self.sides), app.config
+        side = self.sides.choice(manner.among) if manner.side == MIXED else manner.side
+        config = app.config
         others = self.sides.sample(sorted(ASSIGNORS.keys() - {manner.common}), self.sides.randint(0, 1))
         names = self.sides.sample([manner.common, *others], len(others) + 1)
         has_state, rack = self.sides.random() < 0.4, self.sides.choice(("", "r1"))
@@ -378,17 +380,10 @@ class SimulatedWorld:
                 each.state = b"state for " if has_state else b""
             app.assignors = made
 
-    def change_side(self, group: str, side: str) -> None:
-        """Processes of the group that are started from now on are on that side."""
-        self.manners[group] = replace(self.manners[group], side=side)
-
     def _protocols(self) -> tuple[str, ...]:
         """One that all have, and others: what most prefer changes with who is there."""
         others = self.habits.sample(sorted(STRATEGIES.keys() - {self.common}), self.habits.randint(0, 2))
         return tuple(self.habits.sample([self.common, *others], len(others) + 1))
-
-    def _subscription(self) -> Subscription:
-        return self.drawn_subscription(self.random)
 
     def drawn_subscription(self, random: Random) -> Subscription:
         """What somebody subscribes to."""
@@ -528,14 +523,15 @@ class SimulatedWorld:
                 life.actor.asks.clear()
         if self.profile.regions:
             self.mend_region()
-        for number in range(self.profile.nodes):
-            if not self._is_running(f"node-{number}"):
-                self.start_node(number)
-        if self.profile.slots and not self._is_running("driver"):
-            self.start_driver()
-        for number in range(self.profile.slots):
-            if not self._is_running(f"slot-{number}"):
-                self.start_slot(number)
+        needed: dict[str, Callable[[], object]] = {
+            **{f"node-{number}": partial(self.start_node, number) for number in range(self.profile.nodes)},
+            **({"driver": self.start_driver} if self.profile.slots else {}),
+            **{f"slot-{number}": partial(self.start_slot, number) for number in range(self.profile.slots)},
+        }
+        for name, start in needed.items():
+            newest = self.of_name(name)
+            if newest is None or not newest.is_alive:
+                start()
 
     def say_states(self) -> None:
         """At the end: what every stateful application is."""
@@ -561,7 +557,3 @@ class SimulatedWorld:
         """Consumers that live and whose assignors fail for good."""
         apps = [life.actor for life in self.alive("consumer") if isinstance(life.actor, ApplicationActor)]
         return [app.config.consumer for app in apps if app.troubles.is_broken]
-
-    def _is_running(self, name: str) -> bool:
-        newest = self.of_name(name)
-        return newest is not None and newest.is_alive

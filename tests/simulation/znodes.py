@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from coordinator.zk.errors import Refused, WriteDenied
@@ -43,6 +44,7 @@ class Znode(NamedTuple):
     acl: Acl = OPEN_ACL
 
 
+@dataclass(slots=True)
 class Delta:
     """What a transaction changes.
 
@@ -53,15 +55,12 @@ class Delta:
     :ivar versions: for each operation the data version that it left behind, 0 where there is none.
     """
 
-    __slots__ = ("acls", "changed", "events", "paths", "versions", "zxid")
-
-    def __init__(self, zxid: int) -> None:
-        self.zxid = zxid
-        self.changed: dict[str, Znode | None] = {}
-        self.events: list[Event] = []
-        self.acls: list[Acl] = []
-        self.paths: list[str] = []
-        self.versions: list[int] = []
+    zxid: int
+    changed: dict[str, Znode | None] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    acls: list[Acl] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
 
 
 class ServerTree:
@@ -155,24 +154,24 @@ class ServerTree:
         self.zxid = delta.zxid
 
 
+@dataclass(slots=True)
 class _Work:
     """A transaction that is being worked out. What it does to a znode, its later operations see.
 
-    :param identities: of its session; None for the servers themselves, whom no ACL refuses.
+    :ivar _identities: of its session; None for the servers themselves, whom no ACL refuses.
     """
 
-    __slots__ = ("_changed", "_identities", "_nodes", "_now_ms", "_overflown", "_session", "_zxid", "delta")
+    _nodes: dict[str, Znode]
+    _zxid: int
+    _now_ms: int
+    _session: int
+    _identities: Sequence[str] | None
+    _overflown: dict[str, int] = field(default_factory=dict)
+    delta: Delta = field(init=False)
+    _changed: dict[str, Znode | None] = field(init=False)
 
-    def __init__(
-        self, nodes: dict[str, Znode], zxid: int, now_ms: int, session: int, identities: Sequence[str] | None
-    ) -> None:
-        self._nodes = nodes
-        self._identities = identities
-        self._zxid = zxid
-        self._now_ms = now_ms
-        self._session = session
-        self._overflown: dict[str, int] = {}
-        self.delta = Delta(zxid)
+    def __post_init__(self) -> None:
+        self.delta = Delta(self._zxid)
         self._changed = self.delta.changed
 
     def _find(self, path: str) -> Znode | None:

@@ -6,6 +6,7 @@ order, and the client is answered by its own server. Reads are answered from wha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -234,7 +235,7 @@ class SimulatedEnsemble:
         if len(able) * 2 <= len(self.servers):
             return
         for server in able:
-            server.level()
+            server.catch_up(math.inf)
         self.leader = self.scheduler.random.choice(able)
         self.epoch += 1
         self._zxid = self.epoch << 32

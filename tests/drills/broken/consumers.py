@@ -16,8 +16,8 @@ from coordinator.zk.znodes.group_state import STABLE
 from coordinator.zk.znodes.records import STOP_FETCHER
 from drills.checker.replay.sketches import of_range
 from drills.workloads.application import Sketching
-from tests.simulation import fences, holes
 from tests.simulation.mutation import Patch, constant, replaced
+from tests.simulation.mutations import MUTATIONS
 
 
 def _apply(*patches: Patch) -> None:
@@ -53,7 +53,7 @@ def what_cannot_be_sealed_is_skipped() -> None:
 
         return fail
 
-    _apply(*fences.PAST_DROPPED, replaced(Sealer, "_fail", dropping))
+    _apply(*MUTATIONS["an offset goes past dropped records"].patches, replaced(Sealer, "_fail", dropping))
 
 
 def claims_without_owners() -> None:
@@ -137,7 +137,7 @@ def ends_well_without_its_name() -> None:
 
 def stop_is_acknowledged_first() -> None:
     """A stop is removed, and only then obeyed."""
-    _apply(*holes.REMOVED_FIRST)
+    _apply(*MUTATIONS["a command is removed before it is obeyed"].patches)
 
 
 def states_of_the_gone_are_dropped() -> None:
