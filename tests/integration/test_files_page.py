@@ -23,7 +23,7 @@ from consumer.sealing.segment_files import SegmentFolder
 from coordinator.zk.znodes.records import Topic
 from tests.support.pages import ROOT, rows
 from tests.support.sealed import batches
-from tests.support.slots import PATHS, SlotBench
+from tests.support.slots import PATHS, SlotBench, slots
 from tests.support.wait import eventually
 from tests.support.world import World
 
@@ -171,9 +171,8 @@ def test_the_partition_of_a_key_is_the_pages() -> None:
 
 @pytest.fixture
 def bench(world: World, tmp_path: Path) -> Iterator[SlotBench]:
-    bench = SlotBench(world, tmp_path / "segments")
-    yield bench
-    bench.close()
+    with slots(world, tmp_path / "segments") as bench:
+        yield bench
 
 
 def test_segments_of_a_group_are_read_as_the_page_says(bench: SlotBench, tmp_path: Path) -> None:
@@ -181,7 +180,6 @@ def test_segments_of_a_group_are_read_as_the_page_says(bench: SlotBench, tmp_pat
     world.coordinator()
     topic = world.topic("t", 2)
     bench.log = open_log(str(tmp_path / "log"))  # type: ignore[assignment]
-    bench.post.keep(10)
     bench.slot(0)
     producer = Producer(tmp_path / "log", {"t": topic}, batch_bytes=2000)
     for number in range(600):

@@ -81,7 +81,7 @@ def bench(served: World, folder: Path) -> Iterator[SlotBench]:
         yield bench
 
 
-def test_full_disk_stops_sealing_loses_nothing_and_is_reported_until_freed(
+def test_full_disk_stops_sealing_and_loses_nothing(
     bench: SlotBench, disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
     slot = bench.slot(0)

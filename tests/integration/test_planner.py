@@ -54,7 +54,7 @@ def test_read(bench: QueryBench, title: str, request: pytest.FixtureRequest, cap
         (7, "began", [], {"unnamed": 3}),
     ],
 )
-def test_unnamed_query_counts_after_its_session_unless_one_may_have_been_removed(
+def test_unnamed_query_counts_after_its_session(
     version: int, name: str, ephemeral: list[str], lost: dict[str, int]
 ) -> None:
     runs = frozenset({("unnamed", 1, "a"), ("known", 2, "b"), ("began", 3, "d")})
@@ -212,9 +212,7 @@ def one_batch(bench: QueryBench, start: SourceOffset | None = None, **options: o
 
 
 @pytest.mark.parametrize(("first", "cause"), [(15, None), (5, None), (0, Discontinuity(LOST, 10))])
-def test_gap_or_repetition_fails_every_start_until_data_loss_is_allowed(
-    bench: QueryBench, first: int, cause: Discontinuity | None
-) -> None:
+def test_gap_or_repetition_fails_every_start(bench: QueryBench, first: int, cause: Discontinuity | None) -> None:
     bench.seal(10)
     read = one_batch(bench)
     bench.seal(10, partition=1)
@@ -232,7 +230,7 @@ def test_gap_or_repetition_fails_every_start_until_data_loss_is_allowed(
 @pytest.mark.parametrize(
     ("before", "is_collected"), [(0, True), (0, False), (1, False)], ids=["collected", "removed", "removed in a batch"]
 )
-def test_query_goes_on_with_the_default_after_a_run_that_bore_a_missing_segment(
+def test_query_goes_on_after_a_run_that_bore_a_missing_segment(
     bench: QueryBench, before: int, is_collected: bool
 ) -> None:
     bench.seal(10)
@@ -279,7 +277,7 @@ def test_each_plan_of_a_batch_fails_at_the_same_gap(bench: QueryBench) -> None:
         (Discontinuity(RESET, 2**60), "where an operator has set the group's offset"),
     ],
 )
-def test_loss_or_reset_before_a_running_querys_first_records_is_a_gap(
+def test_loss_or_reset_before_the_first_records_is_a_gap(
     bench: QueryBench, begin: str, cause: Discontinuity, why: str
 ) -> None:
     bench.seal(10)
@@ -370,9 +368,7 @@ def test_a_segment_collected_between_planning_and_reading_fails_the_read_by_name
         list(records([sealed], False, MAY_BE_COLLECTED))
 
 
-def test_earliest_of_a_new_query_is_logged_with_what_was_collected(
-    bench: QueryBench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_earliest_is_logged_with_what_was_collected(bench: QueryBench, caplog: pytest.LogCaptureFixture) -> None:
     sealed = [bench.seal(), bench.seal()]
     collected = bench.czxid(sealed[0])
     bench.collect(sealed[:1])

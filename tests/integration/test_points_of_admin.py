@@ -167,9 +167,7 @@ BESIDE_COMMANDS = HARMLESS | {
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("change", BESIDE_COMMANDS)
 @at_points(over=3, answers=False)
-def test_command_happens_wholly_before_or_after_a_change_or_says_so(
-    zk: str, point: Point, command: str, change: str
-) -> None:
+def test_command_happens_wholly_beside_a_change_or_says_so(zk: str, point: Point, command: str, change: str) -> None:
     with a_scene(zk, point) as scene:
         scene.topic = scene.stage.topics["t"] = create_topic(scene.store, Brokers(), "t", 2)
         MadeGroup(scene.store).offsets_at(scene.topic, {number: offset for (_, number), offset in BEFORE.items()})
@@ -461,9 +459,7 @@ MAY_FAIL = ("a reply is lost", "another applies another policy", "a group is del
 
 @pytest.mark.parametrize("change", BESIDE_AN_APPLY)
 @at_points(over=20, answers=False)
-def test_all_znodes_are_by_the_policy_whatever_happens_meanwhile(
-    zk: str, point: Point, change: str, tmp_path: Path
-) -> None:
+def test_all_znodes_are_by_the_policy_beside_a_change(zk: str, point: Point, change: str, tmp_path: Path) -> None:
     operator = Parties(zk, tmp_path).session
     with a_world(zk), closing(operator("operator")) as store, closing(operator("operator")) as session:
         apply(store, POLICY, Brokers())

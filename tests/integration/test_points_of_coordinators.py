@@ -116,9 +116,7 @@ CHANGES = AT_A_START | {
     [*((True, change) for change in CHANGES), *((False, change) for change in AT_A_START)],
 )
 @at_points(over=20, answers=False)
-def test_change_between_any_two_requests_of_a_coordinator_is_seen(
-    zk: str, point: Point, is_elected: bool, change: str
-) -> None:
+def test_change_beside_a_coordinator_is_seen(zk: str, point: Point, is_elected: bool, change: str) -> None:
     """The requests are those of a turn and of the listeners, or of the start of a term. c3 joins."""
     with a_world(zk) as world:
         scene = Scene(world, point)
@@ -242,9 +240,7 @@ def is_woken(hand: Hand, turn: Turn) -> bool:
 @pytest.mark.parametrize("change", BESIDE_A_TURN)
 @pytest.mark.parametrize("turns_before", [0, 1, 2])
 @at_points(over=3)
-def test_change_between_any_two_requests_of_a_turn_ends_well(
-    zk: str, point: Point, change: str, turns_before: int
-) -> None:
+def test_change_beside_a_turn_ends_well(zk: str, point: Point, change: str, turns_before: int) -> None:
     with a_world(zk) as world, a_stage(zk) as stage:
         scene = OneTurn(world, stage, point, turns_before)
         hand, turn = scene.hand, None

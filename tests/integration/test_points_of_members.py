@@ -151,7 +151,7 @@ OF_STATIC_MEMBERS = OF_ANY | {
     ],
 )
 @at_points(over=10, answers=False)
-def test_change_between_any_two_requests_of_a_member_costs_no_record(
+def test_change_beside_a_member_costs_no_record(
     zk: str, point: Point, change: str, assignment: str, is_static: bool
 ) -> None:
     with a_world(zk) as world:
@@ -297,9 +297,7 @@ OF_RETIREMENTS = RESET | {
     [*((True, change) for change in OF_OPERATORS), *((False, change) for change in OF_COORDINATORS)],
 )
 @at_points(over=5, answers=False)
-def test_change_between_any_two_requests_in_a_region_costs_no_record(
-    zk: str, point: Point, is_members: bool, change: str
-) -> None:
+def test_change_beside_a_region_costs_no_record(zk: str, point: Point, is_members: bool, change: str) -> None:
     with a_world(zk) as world, closing(Regional(world, point, is_members)) as scene:
         scene.completes_one()
         scene.log.end += 10
@@ -320,9 +318,7 @@ def test_change_between_any_two_requests_in_a_region_costs_no_record(
 
 @pytest.mark.parametrize("change", OF_RETIREMENTS)
 @at_points(over=5, answers=False)
-def test_change_between_any_two_requests_of_a_retirement_leaves_one_whole_cut(
-    zk: str, point: Point, change: str
-) -> None:
+def test_change_beside_a_retirement_leaves_one_whole_cut(zk: str, point: Point, change: str) -> None:
     with a_world(zk) as world, closing(Regional(world, point, is_members=False, checkpoints_kept=1)) as scene:
         scene.checkpoint()
         scene.counts_on(10)
