@@ -127,17 +127,3 @@ def test_observer_that_loses_its_connection_reports_it_and_no_later_change(watch
     end = min(event["at"] for event in said if event["event"] == "end")
     known = [event for event in said if event["event"] == "commit" and event["at"] <= end]
     assert [op["path"] for event in known for op in event["ops"]] == ["/a"]
-
-
-def test_write_of_a_stranger_ends_the_history_and_is_named(watched: Watched, zookeeper: Ensemble) -> None:
-    first, _ = watched.client("first#1")
-    first.commit([Create("/a")])
-    with connected(zookeeper.hosts + watched.chroot) as hand:
-        hand.create("/by-hand", b"h")
-    first.commit([Create("/b")])
-
-    said = watched.observer.events(watched.who)
-
-    assert "a stranger wrote /by-hand" in watched.observer.missing
-    assert [op["path"] for event in said if event["event"] == "commit" for op in event["ops"]] == ["/a"]
-    assert said[-1]["event"] == "end"

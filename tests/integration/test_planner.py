@@ -86,21 +86,6 @@ def fronted(bench: QueryBench, query: str = "q") -> tuple[Planner, Hooked]:
     return bench.planner(query, lambda store: session), session
 
 
-def test_registration_without_a_reply_replaces_no_run_that_registered_after_it(bench: QueryBench) -> None:
-    bench.seal()
-    _, _, end = bench.ran()
-    new = bench.planner()
-    old, session = fronted(bench)
-    session.after(writes, lambda: new.latest(end))
-    session.after(writes, no_reply)
-
-    with pytest.raises(QueryTakenOver, match="another run of query q"):
-        old.latest(end)
-
-    bench.seal()
-    assert later(new, end) != end
-
-
 @pytest.mark.parametrize("answers", [True, False], ids=["its first batch", "after a lost reply"])
 def test_older_run_of_a_new_query_replaces_no_run_that_registered_meanwhile(bench: QueryBench, answers: bool) -> None:
     bench.seal()
@@ -252,21 +237,6 @@ def test_query_goes_on_after_a_run_that_bore_a_missing_segment(
     bench.seal(10, first=end + 10)
     with pytest.raises(SegmentError, match=f"t-0 from offset {end + 10} on, and {end} should be next"):
         one_batch(bench, read)
-
-
-def test_each_plan_of_a_batch_fails_at_the_same_gap(bench: QueryBench) -> None:
-    bench.seal(50)
-    bench.seal(10, partition=1)
-    planner = bench.planner()
-    start = planner.initial()
-    first, second = planner.latest(start, 50), planner.latest(start)
-    bench.seal(20, first=80)
-    third = later(planner, second)
-    for before, after in ((start, first), (first, second)) * 2:
-        planner.plan(before, after)
-    for _ in range(3):
-        with pytest.raises(SegmentError, match="t-0 from offset 80 on, and 50 should be next"):
-            planner.plan(second, third)
 
 
 @pytest.mark.parametrize("begin", ["earliest", "latest"])

@@ -207,6 +207,19 @@ def judge(scene: Scene, command: str, change: str, failed: CoordinatorError | No
         assert scene.offsets == done | scene.moved
 
 
+def test_reset_that_moves_no_offset_does_not_write_it(store: Store) -> None:
+    """What its znode says of records that the log has lost stays."""
+    made, path = MadeGroup(store), PATHS.offset("t", 0)
+    made.offsets_at(Topic("t", "id", (0,)), {0: 180})
+    before = store.get(path)
+    assert before is not None
+
+    known = PartitionOffsets(TopicPartition("t", 0), "id", 180, before.stat.version, 0, 200)
+    write_offsets(store, "g", [NewOffset(known, 180)])
+
+    assert store.get(path) == before
+
+
 # ---- pauses, and requests
 
 

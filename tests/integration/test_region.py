@@ -146,24 +146,6 @@ def test_member_leaving_without_a_checkpoint_logs_since_when_state_is_dropped(
     r.settles()
 
 
-@pytest.mark.parametrize("assignment", ["coordinator", "client"])
-def test_static_restart_and_leave_between_two_terms_resets_the_region(r: CountingRegion, assignment: str) -> None:
-    service = r.world.coordinator()
-    r.joins("c1", assignment=assignment)
-    two = r.joins("s", group_instance_id="s", assignment=assignment)
-    r.checkpoint()
-    before = r.now.reset
-    r.world.stop_coordinator(service)
-    two.stops()
-    again = r.member("s", group_instance_id="s", assignment=assignment)
-    eventually(lambda: again.consumer.member.registrations, 10, "it has registered")
-    again.close()
-
-    r.world.coordinator()
-
-    eventually(lambda: r.now.reset > before, 10, "the region is reset")
-
-
 def test_an_application_takes_the_region_back_itself_but_not_for_ever(r: CountingRegion) -> None:
     r.world.coordinator(max_consecutive_resets=2)
     one = r.joins("c1")
