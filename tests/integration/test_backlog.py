@@ -33,15 +33,11 @@ def backlog(world: World, tmp_path: Path) -> Backlog:
 
 
 @pytest.mark.parametrize("title", stories(STORIES))
-def test_backlog(
-    backlog: Backlog, title: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_story(backlog: Backlog, title: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> None:
     play(request, STORIES, title, BacklogStory(backlog, caplog))
 
 
-def test_large_backlog_is_read_over_several_rounds(
-    world: World, backlog: Backlog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_backlog_is_read_in_more_rounds(world: World, backlog: Backlog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordinator.retention.segments.READ_A_ROUND", 10)
     monkeypatch.setattr("coordinator.retention.segments.MULTIS_A_ROUND", 1)
     monkeypatch.setattr("coordinator.retention.segments.SEGMENTS_A_MULTI", 3)
@@ -90,18 +86,6 @@ def members(world: World, intervals: list[int], group: str = "g") -> None:
         world.store.commit([Create(paths.id(f"m{number}"), record.to_bytes(), ephemeral=True)])
 
 
-def test_a_longer_seal_interval_is_published_while_it_is_needed(world: World, backlog: Backlog) -> None:
-    backlog.seals(1)
-    coordinator(world, max_seals_per_s=10)
-    members(world, [200, 200, 200, 5000])
-
-    eventually(lambda: backlog.record.seal_interval_ms == 310, 10, "3 of them share 9.8 seals a second")
-
-    for number in (1, 2):
-        world.store.commit([Delete(PATHS.id(f"m{number}"))])
-    eventually(lambda: backlog.record.seal_interval_ms is None, 10, "the rest may seal as they like")
-
-
 def test_seals_are_counted_over_all_groups_that_seal_and_no_others(world: World, backlog: Backlog) -> None:
     other, plain = GroupPaths("other"), GroupPaths("plain")
     for paths in (other, plain):
@@ -120,6 +104,8 @@ def test_seals_are_counted_over_all_groups_that_seal_and_no_others(world: World,
 
     eventually(lambda: (published(PATHS), published(other)) == (None, 250), 10, "10 seals a second of three")
     assert published(plain) is None
+    world.store.commit([Delete(other.id("m0"))])
+    eventually(lambda: published(other) is None, 10, "the rest may seal as they like")
 
 
 # ---- expiry

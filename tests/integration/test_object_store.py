@@ -16,15 +16,12 @@ from consumer.sealing.segment_files import SegmentFolder, claim, segment_file
 from consumer.spark.source.rewind import PROVIDER, PROVIDERS, CheckpointFiles
 from consumer.spark.source.segment_index import SourceOffset
 from coordinator.zk.errors import UsageError
-from coordinator.zk.znodes.paths import GroupPaths
 from tests.support.memlog import MemoryLog
 from tests.support.object_store import CREDENTIALS, object_store
 from tests.support.region import CountingRegion
 from tests.support.sealed import records_in
 
 pytestmark = pytest.mark.real_zookeeper("the object store is a process")
-
-PATHS = GroupPaths("g")
 
 
 @pytest.fixture(scope="module")

@@ -75,39 +75,35 @@ class Scene:
         every = parts("t", *range(self.partitions))
         return polled >= {(part, offset) for part in every for offset in range(self.log.end)}
 
+    def one_restarts(self) -> None:
+        self.world.consumers[0].vanish()
+        self.joins("c1")
 
-def one_restarts(scene: Scene) -> None:
-    scene.world.consumers[0].vanish()
-    scene.joins("c1")
+    def topic_grows(self) -> None:
+        self.partitions = 6
+        self.world.more_partitions("t", 6)
 
+    def operator_asks_for_a_turn(self) -> None:
+        self.world.put(PATHS.request, TurnRequest("ann", 0).to_bytes())
 
-def topic_grows(scene: Scene) -> None:
-    scene.partitions = 6
-    scene.world.more_partitions("t", 6)
-
-
-def operator_asks_for_a_turn(scene: Scene) -> None:
-    scene.world.put(PATHS.request, TurnRequest("ann", 0).to_bytes())
-
-
-def hand_removes_an_owner(scene: Scene) -> None:
-    """No watch is on owners: a turn after it sees it."""
-    path = PATHS.owner("t", 0)
-    if scene.world.store.get(path) is not None:
-        scene.world.store.commit([Delete(path)])
-    operator_asks_for_a_turn(scene)
+    def hand_removes_an_owner(self) -> None:
+        """No watch is on owners: a turn after it sees it."""
+        path = PATHS.owner("t", 0)
+        if self.world.store.get(path) is not None:
+            self.world.store.commit([Delete(path)])
+        self.operator_asks_for_a_turn()
 
 
 AT_A_START: dict[str, Callable[[Scene], object]] = {
     "another joins": lambda scene: scene.joins("c4", u=1),  # it subscribes to a topic that appears later
     "one vanishes": lambda scene: scene.world.consumers[0].vanish(),
-    "a topic grows": topic_grows,
-    "an operator asks for a turn": operator_asks_for_a_turn,
+    "a topic grows": Scene.topic_grows,
+    "an operator asks for a turn": Scene.operator_asks_for_a_turn,
 }
 CHANGES = AT_A_START | {
     "one leaves": lambda scene: scene.world.consumers[0].close(),
-    "one restarts": one_restarts,
-    "a hand removes an owner": hand_removes_an_owner,
+    "one restarts": Scene.one_restarts,
+    "a hand removes an owner": Scene.hand_removes_an_owner,
 }
 
 
@@ -150,7 +146,7 @@ def test_request_made_anew_between_any_two_requests_of_a_turn_has_its_own(zk: st
             world.store.commit([Delete(PATHS.owner("t", 0)), *([Delete(PATHS.request)] if is_there else []), anew])
 
         with point.sequence(made_anew):
-            operator_asks_for_a_turn(scene)
+            scene.operator_asks_for_a_turn()
             eventually(lambda: world.data(PATHS.request) is None, 10, "a turn was taken")
         within(scene.is_settled, SEEN_S, "the owner that was removed before the second request is made again")
 

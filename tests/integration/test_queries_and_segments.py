@@ -32,9 +32,7 @@ def silent_then(group: SealedGroup) -> tuple[dict[str, int], list[str]]:
     ]
 
 
-def test_status_reads_only_what_a_silent_query_may_hold_back(
-    group: SealedGroup, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_status_reads_only_what_silent_queries_hold_back(group: SealedGroup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "SILENT_AFTER_MS", 0)
     monkeypatch.setattr(segments, "READ_AT_ONCE", 2)
     names = [group.seal() for _ in range(8)]

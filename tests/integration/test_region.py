@@ -110,9 +110,7 @@ def test_states_are_exact_through_joins_kills_and_leaves_with_every_strategy(r: 
     assert r.now.sequence > before.sequence, "a leaving member takes a checkpoint first"
 
 
-def test_leaving_member_asks_again_after_an_aborted_checkpoint(
-    r: CountingRegion, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_leaver_asks_again_after_an_aborted_checkpoint(r: CountingRegion, caplog: pytest.LogCaptureFixture) -> None:
     r.world.coordinator(drain_timeout_ms=300)
     one, two = r.starts("c1", "c2")
     two.has_finished = False
@@ -346,9 +344,7 @@ def test_a_reset_replaces_a_request_for_a_checkpoint_that_is_not_answered_yet(r:
 
 
 @pytest.mark.parametrize(("args", "asked"), [((), None), (("--to", "1"), 1), (("--to-initial",), 0)])
-def test_coordinator_chooses_the_checkpoint_of_a_reset(
-    r: CountingRegion, args: Sequence[str], asked: int | None
-) -> None:
+def test_coordinator_chooses_a_resets_checkpoint(r: CountingRegion, args: Sequence[str], asked: int | None) -> None:
     """One that completes after the command has read the region is not abandoned."""
     service = r.world.coordinator()
     r.joins("c1")

@@ -127,9 +127,7 @@ def test_old_checkpoint_that_is_closed_does_not_hinder_the_next_ones(r: Counting
     assert not service.problems.current()
 
 
-def test_region_that_may_not_be_written_is_tried_again_later(
-    r: CountingRegion, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_region_that_is_not_writable_is_tried_again_later(r: CountingRegion, caplog: pytest.LogCaptureFixture) -> None:
     r.joins("c1")
     with closing(open_kazoo(r.zk, 10_000)) as mallory:
         mallory.set_acl(PATHS.root, (AclEntry(READ | CREATE, WORLD),))
