@@ -503,12 +503,14 @@ class Rewinding(Ran):
             self.rewinder().to(2, execute=True)
 
 
-MUST_SUCCEED: dict[str, Callable[[Rewinding], object]] = {
+Rewinds = dict[str, Callable[[Rewinding], object]]
+MUST_SUCCEED: Rewinds = {
     "nothing": nothing,
     "a reply is lost": reply_to_a_commit_is_lost,
     "a segment is sealed": Rewinding.seals,
 }
-BESIDE_A_REWIND = MUST_SUCCEED | {
+BESIDE_A_REWIND: Rewinds = {
+    **MUST_SUCCEED,
     "a run begins": Rewinding.run_begins,
     "segments are collected": Rewinding.segments_are_collected,
     "the query is removed": lambda scene: scene.group.remove_query(),

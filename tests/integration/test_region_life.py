@@ -25,17 +25,11 @@ from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import Channel, OffsetRecord
 from coordinator.zk.znodes.regions import COMPLETED
 from tests.support.cli import run, run_json, run_ok
+from tests.support.made_group import MadeGroup
 from tests.support.parties import Parties, owned_by
 from tests.support.region import PATHS, CountingRegion, running
 from tests.support.wait import eventually
 from tests.support.world import World
-
-OTHER = GroupPaths("h")
-
-
-def offset(world: World, paths: GroupPaths, partition: int) -> int:
-    path = paths.offset("t", partition)
-    return OffsetRecord.parse(path, world.data(path) or b"").offset
 
 
 def test_empty_group_removed_from_its_region_resumes_at_the_checkpoint_stateless(r: CountingRegion) -> None:
@@ -47,12 +41,12 @@ def test_empty_group_removed_from_its_region_resumes_at_the_checkpoint_stateless
     assert refused.exit_code != 0 and "group h stays in region r: consumer o1 is registered" in refused.output
     r.reset_by(other.vanish)
     r.emptied("h")
-    r.world.put(OTHER.offset("t", 0), OffsetRecord(7, topic_id, 0).to_bytes())
+    r.world.put(GroupPaths("h").offset("t", 0), OffsetRecord(7, topic_id, 0).to_bytes())
 
     run_ok(r.zk, "regions", "remove-group", "r", "h")
 
     assert r.now.groups == ("g",) and r.world.state("h").region is None
-    assert [offset(r.world, OTHER, number) for number in (0, 1)] == [40, 40]
+    assert MadeGroup(r.world.store, "h", state=None).offsets == {("t", 0): 40, ("t", 1): 40}
     later = r.checkpoint()
     assert later > cut and set(r.given(later)) == {"g~c1"}
     r.log.end, before = 50, r.now.reset
