@@ -135,17 +135,17 @@ def test_change_beside_a_coordinator_is_seen(zk: str, point: Point, is_elected: 
 
 
 @at_points(over=5)
-def test_request_made_anew_between_any_two_requests_of_a_turn_has_its_own(zk: str, point: Point) -> None:
+def test_request_made_again_between_any_two_requests_of_a_turn_has_its_own(zk: str, point: Point) -> None:
     with a_world(zk) as world:
         scene = Scene(world, point)
         eventually(scene.is_settled, 10, "the group has settled")
 
-        def made_anew() -> None:
+        def made_again() -> None:
             is_there = world.data(PATHS.request) is not None
-            anew = Create(PATHS.request, TurnRequest("bob", 0).to_bytes())
-            world.store.commit([Delete(PATHS.owner("t", 0)), *([Delete(PATHS.request)] if is_there else []), anew])
+            again = Create(PATHS.request, TurnRequest("bob", 0).to_bytes())
+            world.store.commit([Delete(PATHS.owner("t", 0)), *([Delete(PATHS.request)] if is_there else []), again])
 
-        with point.sequence(made_anew):
+        with point.sequence(made_again):
             scene.operator_asks_for_a_turn()
             eventually(lambda: world.data(PATHS.request) is None, 10, "a turn was taken")
         within(scene.is_settled, SEEN_S, "the owner that was removed before the second request is made again")
