@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 
 from coordinator.planning.backpressure import Bounds
-from coordinator.term.term import ServerClock
 from coordinator.zk.store import Create, Delete
 from coordinator.zk.update import ensure
 from coordinator.zk.wire import OPEN_ACL
-from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GroupPaths
-from coordinator.zk.znodes.records import EpochRecord, Registration
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import Registration
 from coordinator.zk.znodes.segments import Segment, SegmentsRecord
-from tests.support.backlog import KIB, PATHS, YEAR_S, Backlog, BacklogStory, a_machine, collector_on, coordinator
+from tests.support.backlog import KIB, PATHS, Backlog, BacklogStory, collector_on, coordinator
 from tests.support.parties import Parties, owned_by
 from tests.support.stories import play, stories
 from tests.support.wait import eventually
@@ -34,15 +33,11 @@ def backlog(world: World, tmp_path: Path) -> Backlog:
 
 
 @pytest.mark.parametrize("title", stories(STORIES))
-def test_backlog(
-    backlog: Backlog, title: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_story(backlog: Backlog, title: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> None:
     play(request, STORIES, title, BacklogStory(backlog, caplog))
 
 
-def test_a_backlog_that_one_round_cannot_read_is_read_over_several(
-    world: World, backlog: Backlog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_backlog_is_read_in_more_rounds(world: World, backlog: Backlog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordinator.retention.segments.READ_A_ROUND", 10)
     monkeypatch.setattr("coordinator.retention.segments.MULTIS_A_ROUND", 1)
     monkeypatch.setattr("coordinator.retention.segments.SEGMENTS_A_MULTI", 3)
@@ -91,18 +86,6 @@ def members(world: World, intervals: list[int], group: str = "g") -> None:
         world.store.commit([Create(paths.id(f"m{number}"), record.to_bytes(), ephemeral=True)])
 
 
-def test_a_longer_seal_interval_is_published_while_it_is_needed(world: World, backlog: Backlog) -> None:
-    backlog.seals(1)
-    coordinator(world, max_seals_per_s=10)
-    members(world, [200, 200, 200, 5000])
-
-    eventually(lambda: backlog.record.seal_interval_ms == 310, 10, "3 of them share 9.8 seals a second")
-
-    for number in (1, 2):
-        world.store.commit([Delete(PATHS.id(f"m{number}"))])
-    eventually(lambda: backlog.record.seal_interval_ms is None, 10, "the rest may seal as they like")
-
-
 def test_seals_are_counted_over_all_groups_that_seal_and_no_others(world: World, backlog: Backlog) -> None:
     other, plain = GroupPaths("other"), GroupPaths("plain")
     for paths in (other, plain):
@@ -121,51 +104,11 @@ def test_seals_are_counted_over_all_groups_that_seal_and_no_others(world: World,
 
     eventually(lambda: (published(PATHS), published(other)) == (None, 250), 10, "10 seals a second of three")
     assert published(plain) is None
+    world.store.commit([Delete(other.id("m0"))])
+    eventually(lambda: published(other) is None, 10, "the rest may seal as they like")
 
 
 # ---- expiry
-
-
-class WrongClock(ServerClock):
-    """As if the server that wrote the epoch had been a year ahead."""
-
-    def now_ms(self) -> int:
-        return super().now_ms() + 1000 * YEAR_S
-
-
-def test_coordinator_with_a_wrong_wall_clock_expires_no_live_query(world: World, backlog: Backlog) -> None:
-    machine = a_machine()
-    world.put(COORDINATOR_EPOCH, EpochRecord(1).to_bytes())
-    clock = ServerClock(world.store, machine)
-    backlog.seals(1)
-    backlog.finishes("q")
-    collector = collector_on(world, machine, clock)
-    collector.collect(["g"])
-
-    machine.ahead_s += 3600  # so long it has seen nothing of the query, which is still far from seven days
-    collector.collect(["g"])
-    assert not backlog.is_expired("q")
-
-    machine.ahead_s += 7 * 86_400
-    collector.collect(["g"])
-    assert backlog.is_expired("q")
-
-
-def test_no_clock_lets_a_query_expire_that_gives_its_signs_of_life(world: World, backlog: Backlog) -> None:
-    machine = a_machine()
-    backlog.seals(1)
-    backlog.finishes("lively")
-    backlog.finishes("silent")
-    world.put(COORDINATOR_EPOCH, EpochRecord(1).to_bytes())
-    collector = collector_on(world, machine, WrongClock(world.store, machine))
-
-    for _ in range(5):
-        collector.collect(["g"])
-        machine.ahead_s += 60
-        backlog.finishes("lively", 0)
-
-    assert backlog.is_expired("silent"), "after a year by ZooKeeper's clock, and three minutes of silence"
-    assert not backlog.is_expired("lively")
 
 
 def test_segment_that_was_closed_and_is_open_again_is_collected(world: World, tmp_path: Path) -> None:

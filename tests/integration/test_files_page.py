@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from consumer.sealing.segment_files import SegmentFolder
 from coordinator.zk.znodes.records import Topic
 from tests.support.pages import ROOT, rows
 from tests.support.sealed import batches
-from tests.support.slots import PATHS, SlotBench
+from tests.support.slots import PATHS, slots
 from tests.support.wait import eventually
 from tests.support.world import World
 
@@ -169,27 +168,19 @@ def test_the_partition_of_a_key_is_the_pages() -> None:
         assert partition_of(key, range(7)) == (value & 0x7FFFFFFF) % 7
 
 
-@pytest.fixture
-def bench(world: World, tmp_path: Path) -> Iterator[SlotBench]:
-    bench = SlotBench(world, tmp_path / "segments")
-    yield bench
-    bench.close()
-
-
-def test_segments_of_a_group_are_read_as_the_page_says(bench: SlotBench, tmp_path: Path) -> None:
-    world = bench.world
+def test_segments_of_a_group_are_read_as_the_page_says(world: World, tmp_path: Path) -> None:
     world.coordinator()
     topic = world.topic("t", 2)
-    bench.log = open_log(str(tmp_path / "log"))  # type: ignore[assignment]
-    bench.post.keep(10)
-    bench.slot(0)
-    producer = Producer(tmp_path / "log", {"t": topic}, batch_bytes=2000)
-    for number in range(600):
-        producer.send("t", b"v%d" % number, partition=number % 2, headers=[("h", b"1")] if number % 5 == 0 else ())
-        if number % 200 == 199:
-            producer.flush()
-            sealed = number + 1
-            eventually(lambda end=sealed: sum(each.rows for each in bench.segments()) == end, 20, "all is sealed")
+    with slots(world, tmp_path / "segments") as bench:
+        bench.log = open_log(str(tmp_path / "log"))  # type: ignore[assignment]
+        bench.slot(0)
+        producer = Producer(tmp_path / "log", {"t": topic}, batch_bytes=2000)
+        for number in range(600):
+            producer.send("t", b"v%d" % number, partition=number % 2, headers=[("h", b"1")] if number % 5 == 0 else ())
+            if number % 200 == 199:
+                producer.flush()
+                sealed = number + 1
+                eventually(lambda end=sealed: sum(each.rows for each in bench.segments()) == end, 20, "all is sealed")
 
     nodes = [world.store.get(PATHS.segment(name)) for name in world.names(PATHS.segments)]
     found = read_plainly(segments=[(node.stat.czxid, json.loads(node.data)) for node in nodes if node is not None])

@@ -12,14 +12,12 @@ from pathlib import Path
 import pytest
 
 from consumer.sealing.segment_files import MARKER, SegmentFolder
-from coordinator.zk.znodes.paths import GroupPaths
 from tests.support.ci import in_ci
 from tests.support.sealed import batches
 from tests.support.slots import SlotBench, slots
 from tests.support.wait import eventually
 from tests.support.world import World
 
-PATHS = GroupPaths("g")
 FILE = "g/c/abc-0000000001.arrow"
 DISK = "4m"
 
@@ -81,9 +79,7 @@ def bench(served: World, folder: Path) -> Iterator[SlotBench]:
         yield bench
 
 
-def test_full_disk_stops_sealing_loses_nothing_and_is_reported_until_freed(
-    bench: SlotBench, disk: Disk, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_full_disk_loses_nothing_and_is_named(bench: SlotBench, disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
     slot = bench.slot(0)
     bench.end(100)
     bench.all_sealed(4, 100)

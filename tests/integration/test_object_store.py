@@ -16,15 +16,11 @@ from consumer.sealing.segment_files import SegmentFolder, claim, segment_file
 from consumer.spark.source.rewind import PROVIDER, PROVIDERS, CheckpointFiles
 from consumer.spark.source.segment_index import SourceOffset
 from coordinator.zk.errors import UsageError
-from coordinator.zk.znodes.paths import GroupPaths
-from tests.support.memlog import MemoryLog
 from tests.support.object_store import CREDENTIALS, object_store
 from tests.support.region import CountingRegion
-from tests.support.sealed import records_in
+from tests.support.sealed import batches, records_in
 
 pytestmark = pytest.mark.real_zookeeper("the object store is a process")
-
-PATHS = GroupPaths("g")
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +34,6 @@ def folder(bucket: str, monkeypatch: pytest.MonkeyPatch) -> SegmentFolder:
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     return SegmentFolder(bucket)
-
-
-def batches(rows: int = 10) -> Iterator[pa.RecordBatch]:
-    return iter(MemoryLog(rows).fetch("t", "id", 0, 0, 1 << 20).batches)
 
 
 def test_a_spark_checkpoint_there_is_set_back_by_hadoops_name_for_it(folder: SegmentFolder, bucket: str) -> None:
@@ -66,7 +58,7 @@ def test_a_spark_checkpoint_there_is_set_back_by_hadoops_name_for_it(folder: Seg
 
 def test_a_segment_is_written_read_listed_and_removed(folder: SegmentFolder, bucket: str) -> None:
     file = segment_file("written", "c", "abc", 1)
-    size = folder.write(file, batches())
+    size = folder.write(file, batches(0, 0, 10))
     assert folder.url == bucket
     assert folder.sizes([file, segment_file("written", "c", "abc", 2)]) == [size, None]
     assert [found.file for found in folder.list("written")] == [file]
@@ -90,14 +82,14 @@ def test_file_that_is_missing_or_of_another_size_is_reported(folder: SegmentFold
     file = segment_file("said", "c", "abc", 1)
     with pytest.raises(SegmentError, match="is missing"):
         list(records_in(folder, file, 10, 10))
-    size = folder.write(file, batches())
+    size = folder.write(file, batches(0, 0, 10))
     with pytest.raises(SegmentError, match=f"has {size} bytes and should have {size - 1}"):
         list(records_in(folder, file, size - 1, 10))
 
 
 def test_file_of_a_failed_write_is_removed(folder: SegmentFolder) -> None:
     def broken() -> Iterator[pa.RecordBatch]:
-        yield from batches()
+        yield from batches(0, 0, 10)
         raise OSError("the records end here")
 
     with pytest.raises(OSError, match="the records end here"):
@@ -107,7 +99,7 @@ def test_file_of_a_failed_write_is_removed(folder: SegmentFolder) -> None:
 
 def test_a_file_is_one_object_and_no_folders_are_made(folder: SegmentFolder, bucket: str) -> None:
     file = segment_file("objects", "c", "abc", 1)
-    folder.write(file, batches())
+    folder.write(file, batches(0, 0, 10))
     address = parse_qs(urlsplit(bucket).query)["endpoint_override"][0]
     with urllib.request.urlopen(f"http://{address}/bucket?list-type=2&prefix=segments/objects") as answer:
         assert re.findall("<Key>(.*?)</Key>", answer.read().decode()) == [f"segments/{file}"]

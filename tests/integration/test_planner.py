@@ -1,6 +1,6 @@
 """Batches planned from znodes: they join, replays are equal, and missing segments are never skipped.
 
-Most cases are the stories of `queries.txt` and `batch_reads.txt`.
+Most cases are the stories of `queries.txt`.
 """
 
 from __future__ import annotations
@@ -13,33 +13,29 @@ import pytest
 
 from consumer.errors import SegmentError
 from consumer.spark.source.data_source import records
-from consumer.spark.source.planner import MAY_BE_COLLECTED, BatchPlanner, Planner, packed
+from consumer.spark.source.planner import MAY_BE_COLLECTED, Planner, packed
 from consumer.spark.source.query_znode import QueryRemoved, QueryTakenOver
 from consumer.spark.source.segment_index import Sealed, SourceOffset
 from coordinator.retention.segments import SeenQueries
-from coordinator.zk.errors import OutcomeUnknown
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, Delete, Operation, SetData, Store
 from coordinator.zk.znodes.partitions import LOST, RESET, Discontinuity, TopicPartition
+from coordinator.zk.znodes.regions import ABORTED
 from coordinator.zk.znodes.segments import Segment
 from tests.support.client_side import Hooked
+from tests.support.cuts import HandMadeRegion
 from tests.support.queries import SESSION_MS, QueryBench, QueryStory, later, names, restarted
-from tests.support.stores import Behind, DeafStore
+from tests.support.stores import Behind, DeafStore, Reads, lost_reply
 from tests.support.stories import play, stories
 from tests.support.wait import eventually
 from tests.support.world import expire as end_session
 
-QUERIES, BATCH_READS = (Path(__file__).with_name(name) for name in ("queries.txt", "batch_reads.txt"))
+STORIES = Path(__file__).with_name("queries.txt")
 
 
-@pytest.mark.parametrize("title", stories(QUERIES))
+@pytest.mark.parametrize("title", stories(STORIES))
 def test_query(bench: QueryBench, title: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> None:
-    play(request, QUERIES, title, QueryStory(bench, caplog))
-
-
-@pytest.mark.parametrize("title", stories(BATCH_READS))
-def test_read(bench: QueryBench, title: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> None:
-    play(request, BATCH_READS, title, QueryStory(bench, caplog))
+    play(request, STORIES, title, QueryStory(bench, caplog))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +50,7 @@ def test_read(bench: QueryBench, title: str, request: pytest.FixtureRequest, cap
         (7, "began", [], {"unnamed": 3}),
     ],
 )
-def test_unnamed_query_counts_after_its_session_unless_one_may_have_been_removed(
+def test_unnamed_query_counts_after_its_session(
     version: int, name: str, ephemeral: list[str], lost: dict[str, int]
 ) -> None:
     runs = frozenset({("unnamed", 1, "a"), ("known", 2, "b"), ("began", 3, "d")})
@@ -72,33 +68,10 @@ def registers(operations: Sequence[Operation]) -> bool:
     return any(isinstance(each, Create) for each in operations)
 
 
-def writes(operations: Sequence[Operation]) -> bool:
-    return any(isinstance(each, SetData) for each in operations)
-
-
-def no_reply() -> None:
-    raise OutcomeUnknown("connection lost")
-
-
 def fronted(bench: QueryBench, query: str = "q") -> tuple[Planner, Hooked]:
     """A planner, and its session."""
     session = Hooked(open_kazoo(bench.zk, SESSION_MS))
     return bench.planner(query, lambda store: session), session
-
-
-def test_registration_without_a_reply_replaces_no_run_that_registered_after_it(bench: QueryBench) -> None:
-    bench.seal()
-    _, _, end = bench.ran()
-    new = bench.planner()
-    old, session = fronted(bench)
-    session.after(writes, lambda: new.latest(end))
-    session.after(writes, no_reply)
-
-    with pytest.raises(QueryTakenOver, match="another run of query q"):
-        old.latest(end)
-
-    bench.seal()
-    assert later(new, end) != end
 
 
 @pytest.mark.parametrize("answers", [True, False], ids=["its first batch", "after a lost reply"])
@@ -111,7 +84,7 @@ def test_older_run_of_a_new_query_replaces_no_run_that_registered_meanwhile(benc
         end = old.latest(start)
     else:
         bench.planner().initial()
-        session.before(registers, no_reply)
+        session.before(registers, lost_reply)
     session.before(registers, new.initial)
 
     with pytest.raises(QueryTakenOver, match="another run of query q"):
@@ -212,9 +185,7 @@ def one_batch(bench: QueryBench, start: SourceOffset | None = None, **options: o
 
 
 @pytest.mark.parametrize(("first", "cause"), [(15, None), (5, None), (0, Discontinuity(LOST, 10))])
-def test_gap_or_repetition_fails_every_start_until_data_loss_is_allowed(
-    bench: QueryBench, first: int, cause: Discontinuity | None
-) -> None:
+def test_gap_or_repetition_fails_every_start(bench: QueryBench, first: int, cause: Discontinuity | None) -> None:
     bench.seal(10)
     read = one_batch(bench)
     bench.seal(10, partition=1)
@@ -232,9 +203,7 @@ def test_gap_or_repetition_fails_every_start_until_data_loss_is_allowed(
 @pytest.mark.parametrize(
     ("before", "is_collected"), [(0, True), (0, False), (1, False)], ids=["collected", "removed", "removed in a batch"]
 )
-def test_query_goes_on_with_the_default_after_a_run_that_bore_a_missing_segment(
-    bench: QueryBench, before: int, is_collected: bool
-) -> None:
+def test_query_goes_on_after_a_run_with_a_missing_segment(bench: QueryBench, before: int, is_collected: bool) -> None:
     bench.seal(10)
     read = one_batch(bench)
     for _ in range(before):
@@ -256,21 +225,6 @@ def test_query_goes_on_with_the_default_after_a_run_that_bore_a_missing_segment(
         one_batch(bench, read)
 
 
-def test_each_plan_of_a_batch_fails_at_the_same_gap(bench: QueryBench) -> None:
-    bench.seal(50)
-    bench.seal(10, partition=1)
-    planner = bench.planner()
-    start = planner.initial()
-    first, second = planner.latest(start, 50), planner.latest(start)
-    bench.seal(20, first=80)
-    third = later(planner, second)
-    for before, after in ((start, first), (first, second)) * 2:
-        planner.plan(before, after)
-    for _ in range(3):
-        with pytest.raises(SegmentError, match="t-0 from offset 80 on, and 50 should be next"):
-            planner.plan(second, third)
-
-
 @pytest.mark.parametrize("begin", ["earliest", "latest"])
 @pytest.mark.parametrize(
     ("cause", "why"),
@@ -279,9 +233,7 @@ def test_each_plan_of_a_batch_fails_at_the_same_gap(bench: QueryBench) -> None:
         (Discontinuity(RESET, 2**60), "where an operator has set the group's offset"),
     ],
 )
-def test_loss_or_reset_before_a_running_querys_first_records_is_a_gap(
-    bench: QueryBench, begin: str, cause: Discontinuity, why: str
-) -> None:
+def test_loss_or_reset_before_the_begin_is_a_gap(bench: QueryBench, begin: str, cause: Discontinuity, why: str) -> None:
     bench.seal(10)
     planner = bench.planner(starting_segments=begin)
     start = planner.initial()
@@ -346,22 +298,6 @@ def test_batch_read_finds_a_group_that_a_lagging_server_does_not_know_yet(bench:
     assert names(planner.plan_all()) == [name]
 
 
-def test_segments_collected_while_a_batch_read_is_planned_are_left_out_whole(bench: QueryBench) -> None:
-    sealed = [bench.seal(), bench.seal()]
-
-    class CollectedMeanwhile(BatchPlanner):
-        """The oldest segment is collected between the first listing and the check of the files."""
-
-        def _listed(self, store: Store) -> list[Sealed]:
-            found = super()._listed(store)
-            if sealed[0] in bench.left:
-                bench.path(sealed[0]).unlink()
-                bench.collect(sealed[:1])
-            return found
-
-    assert names(bench.batch_planner(CollectedMeanwhile).plan_all()) == sealed[1:]
-
-
 def test_a_segment_collected_between_planning_and_reading_fails_the_read_by_name(bench: QueryBench) -> None:
     name = bench.seal()
     ((sealed,),) = bench.batch_planner().plan_all()
@@ -370,12 +306,47 @@ def test_a_segment_collected_between_planning_and_reading_fails_the_read_by_name
         list(records([sealed], False, MAY_BE_COLLECTED))
 
 
-def test_earliest_of_a_new_query_is_logged_with_what_was_collected(
-    bench: QueryBench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_earliest_is_logged_with_what_was_collected(bench: QueryBench, caplog: pytest.LogCaptureFixture) -> None:
     sealed = [bench.seal(), bench.seal()]
     collected = bench.czxid(sealed[0])
     bench.collect(sealed[:1])
     with caplog.at_level("INFO"):
         bench.planner().initial()
     assert f"after=earliest collected_up_to={collected}" in caplog.text
+
+
+# ---- in a consistent region
+
+
+def test_idle_aligned_query_sends_few_requests_for_any_number_of_checkpoints(bench: QueryBench) -> None:
+    bench.seal()
+    region = HandMadeRegion(bench.store)
+    for _ in range(10):
+        region.cut(ABORTED)
+        region.cut()
+    stores: list[Reads] = []
+    planner, _, end = bench.ran(align_checkpoints=True, front=lambda store: stores.append(Reads(store)) or stores[-1])
+    end = planner.latest(end)
+    before = len(stores[0].paths)
+
+    for _ in range(100):
+        assert planner.latest(end) == end
+
+    assert len(stores[0].paths) - before < 50
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_batch_read_between_checkpoints_loses_no_segment_collected_meanwhile(bench: QueryBench, nth: int) -> None:
+    sealed, region = [bench.seal()], HandMadeRegion(bench.store)
+    region.cut()
+    sealed += [bench.seal(), bench.seal()]
+    region.cut()
+
+    def collecting(store: Store) -> Store:
+        return Reads(store).after(bench.paths.segments, lambda: bench.collect(sealed[:2]), nth)
+
+    options = {"starting_segments": "checkpoint:1", "ending_segments": "checkpoint:2"}
+    try:
+        assert names(bench.batch_planner(front=collecting, **options).plan_all()) == sealed[1:]
+    except SegmentError as error:
+        assert "were collected" in str(error)

@@ -75,39 +75,35 @@ class Scene:
         every = parts("t", *range(self.partitions))
         return polled >= {(part, offset) for part in every for offset in range(self.log.end)}
 
+    def one_restarts(self) -> None:
+        self.world.consumers[0].vanish()
+        self.joins("c1")
 
-def one_restarts(scene: Scene) -> None:
-    scene.world.consumers[0].vanish()
-    scene.joins("c1")
+    def topic_grows(self) -> None:
+        self.partitions = 6
+        self.world.more_partitions("t", 6)
 
+    def operator_asks_for_a_turn(self) -> None:
+        self.world.put(PATHS.request, TurnRequest("ann", 0).to_bytes())
 
-def topic_grows(scene: Scene) -> None:
-    scene.partitions = 6
-    scene.world.more_partitions("t", 6)
-
-
-def operator_asks_for_a_turn(scene: Scene) -> None:
-    scene.world.put(PATHS.request, TurnRequest("ann", 0).to_bytes())
-
-
-def hand_removes_an_owner(scene: Scene) -> None:
-    """No watch is on owners: a turn after it sees it."""
-    path = PATHS.owner("t", 0)
-    if scene.world.store.get(path) is not None:
-        scene.world.store.commit([Delete(path)])
-    operator_asks_for_a_turn(scene)
+    def hand_removes_an_owner(self) -> None:
+        """No watch is on owners: a turn after it sees it."""
+        path = PATHS.owner("t", 0)
+        if self.world.store.get(path) is not None:
+            self.world.store.commit([Delete(path)])
+        self.operator_asks_for_a_turn()
 
 
 AT_A_START: dict[str, Callable[[Scene], object]] = {
     "another joins": lambda scene: scene.joins("c4", u=1),  # it subscribes to a topic that appears later
     "one vanishes": lambda scene: scene.world.consumers[0].vanish(),
-    "a topic grows": topic_grows,
-    "an operator asks for a turn": operator_asks_for_a_turn,
+    "a topic grows": Scene.topic_grows,
+    "an operator asks for a turn": Scene.operator_asks_for_a_turn,
 }
 CHANGES = AT_A_START | {
     "one leaves": lambda scene: scene.world.consumers[0].close(),
-    "one restarts": one_restarts,
-    "a hand removes an owner": hand_removes_an_owner,
+    "one restarts": Scene.one_restarts,
+    "a hand removes an owner": Scene.hand_removes_an_owner,
 }
 
 
@@ -116,9 +112,7 @@ CHANGES = AT_A_START | {
     [*((True, change) for change in CHANGES), *((False, change) for change in AT_A_START)],
 )
 @at_points(over=20, answers=False)
-def test_change_between_any_two_requests_of_a_coordinator_is_seen(
-    zk: str, point: Point, is_elected: bool, change: str
-) -> None:
+def test_change_beside_a_coordinator_is_seen(zk: str, point: Point, is_elected: bool, change: str) -> None:
     """The requests are those of a turn and of the listeners, or of the start of a term. c3 joins."""
     with a_world(zk) as world:
         scene = Scene(world, point)
@@ -141,18 +135,18 @@ def test_change_between_any_two_requests_of_a_coordinator_is_seen(
 
 
 @at_points(over=5)
-def test_request_made_anew_between_any_two_requests_of_a_turn_has_its_own(zk: str, point: Point) -> None:
+def test_request_made_again_between_any_two_requests_of_a_turn_has_its_own(zk: str, point: Point) -> None:
     with a_world(zk) as world:
         scene = Scene(world, point)
         eventually(scene.is_settled, 10, "the group has settled")
 
-        def made_anew() -> None:
+        def made_again() -> None:
             is_there = world.data(PATHS.request) is not None
-            anew = Create(PATHS.request, TurnRequest("bob", 0).to_bytes())
-            world.store.commit([Delete(PATHS.owner("t", 0)), *([Delete(PATHS.request)] if is_there else []), anew])
+            again = Create(PATHS.request, TurnRequest("bob", 0).to_bytes())
+            world.store.commit([Delete(PATHS.owner("t", 0)), *([Delete(PATHS.request)] if is_there else []), again])
 
-        with point.sequence(made_anew):
-            operator_asks_for_a_turn(scene)
+        with point.sequence(made_again):
+            scene.operator_asks_for_a_turn()
             eventually(lambda: world.data(PATHS.request) is None, 10, "a turn was taken")
         within(scene.is_settled, SEEN_S, "the owner that was removed before the second request is made again")
 
@@ -242,9 +236,7 @@ def is_woken(hand: Hand, turn: Turn) -> bool:
 @pytest.mark.parametrize("change", BESIDE_A_TURN)
 @pytest.mark.parametrize("turns_before", [0, 1, 2])
 @at_points(over=3)
-def test_change_between_any_two_requests_of_a_turn_ends_well(
-    zk: str, point: Point, change: str, turns_before: int
-) -> None:
+def test_change_beside_a_turn_ends_well(zk: str, point: Point, change: str, turns_before: int) -> None:
     with a_world(zk) as world, a_stage(zk) as stage:
         scene = OneTurn(world, stage, point, turns_before)
         hand, turn = scene.hand, None

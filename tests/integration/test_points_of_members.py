@@ -80,66 +80,59 @@ class Scene:
 
         eventually(polled, 10, "all records are delivered")
 
+    def another_process_takes_the_name(self) -> None:
+        """Each is fenced by the later one; a process that has not registered yet would take the name itself."""
+        if self.world.data(PATHS.id("c1")) is not None:
+            self.fenced.append(self.members["c1"])
+            taker = self.joins("c1", self.is_static)
+            eventually(lambda: taker.consumer.member.registrations, 10, "it has registered")
 
-def another_process_takes_the_name(scene: Scene) -> None:
-    """Each is fenced by the later one; a process that has not registered yet would take the name itself."""
-    if scene.world.data(PATHS.id("c1")) is not None:
-        scene.fenced.append(scene.members["c1"])
-        taker = scene.joins("c1", scene.is_static)
-        eventually(lambda: taker.consumer.member.registrations, 10, "it has registered")
+    def dynamic_process_takes_the_name(self) -> None:
+        """It has no seat."""
+        if self.world.data(PATHS.id("c1")) is not None:
+            self.is_static = False
+            self.another_process_takes_the_name()
 
+    def operator_removes_the_seat(self) -> None:
+        """The member comes back on a seat of its own."""
+        if self.world.data(PATHS.seat("c1")) is not None:
+            remove_seats(self.world.store, "g", ["c1"], "a test")
+            self.world.put(PATHS.request, TurnRequest("ann", 0).to_bytes())
 
-def dynamic_process_takes_the_name(scene: Scene) -> None:
-    """It has no seat."""
-    if scene.world.data(PATHS.id("c1")) is not None:
-        scene.is_static = False
-        another_process_takes_the_name(scene)
+    def other_member_leaves(self) -> None:
+        if "c0" in self.members:
+            self.members.pop("c0").close()
 
+    def another_joins(self) -> None:
+        self.joins("c2")
+        eventually(lambda: self.world.data(PATHS.id("c2")), 10, "it has registered")
 
-def operator_removes_the_seat(scene: Scene) -> None:
-    """The member comes back on a seat of its own."""
-    if scene.world.data(PATHS.seat("c1")) is not None:
-        remove_seats(scene.world.store, "g", ["c1"], "a test")
-        scene.world.put(PATHS.request, TurnRequest("ann", 0).to_bytes())
+    def hand_removes_the_channel(self) -> None:
+        if self.world.data(PATHS.channel("c1")) is not None:
+            self.world.remove(PATHS.channel("c1"))
 
-
-def other_member_leaves(scene: Scene) -> None:
-    if "c0" in scene.members:
-        scene.members.pop("c0").close()
-
-
-def another_joins(scene: Scene) -> None:
-    scene.joins("c2")
-    eventually(lambda: scene.world.data(PATHS.id("c2")), 10, "it has registered")
-
-
-def hand_removes_the_channel(scene: Scene) -> None:
-    if scene.world.data(PATHS.channel("c1")) is not None:
-        scene.world.remove(PATHS.channel("c1"))
-
-
-def coordinator_is_deposed(scene: Scene) -> None:
-    if scene.world.data(COORDINATOR) is not None:
-        scene.world.store.commit([Delete(COORDINATOR)])
+    def coordinator_is_deposed(self) -> None:
+        if self.world.data(COORDINATOR) is not None:
+            self.world.store.commit([Delete(COORDINATOR)])
 
 
 CLEAN: dict[str, Callable[[Scene], object]] = {
     "a reply is lost": reply_is_lost,
     "a request is lost": request_is_lost,
-    "the other member leaves": other_member_leaves,
-    "another joins": another_joins,
-    "the coordinator is deposed": coordinator_is_deposed,
+    "the other member leaves": Scene.other_member_leaves,
+    "another joins": Scene.another_joins,
+    "the coordinator is deposed": Scene.coordinator_is_deposed,
 }
 OF_ANY: dict[str, Callable[[Scene], object]] = {
     "its session ends": session_ends,
-    "another process takes the name": another_process_takes_the_name,
+    "another process takes the name": Scene.another_process_takes_the_name,
 }
 """After all but the clean ones records may come again."""
-CHANGES = CLEAN | OF_ANY | {"a hand removes the channel": hand_removes_the_channel}
+CHANGES = CLEAN | OF_ANY | {"a hand removes the channel": Scene.hand_removes_the_channel}
 OF_STATIC_MEMBERS = OF_ANY | {
     "a reply is lost": reply_is_lost,
-    "a dynamic process takes the name": dynamic_process_takes_the_name,
-    "an operator removes the seat": operator_removes_the_seat,
+    "a dynamic process takes the name": Scene.dynamic_process_takes_the_name,
+    "an operator removes the seat": Scene.operator_removes_the_seat,
 }
 
 
@@ -151,7 +144,7 @@ OF_STATIC_MEMBERS = OF_ANY | {
     ],
 )
 @at_points(over=10, answers=False)
-def test_change_between_any_two_requests_of_a_member_costs_no_record(
+def test_change_beside_a_member_costs_no_record(
     zk: str, point: Point, change: str, assignment: str, is_static: bool
 ) -> None:
     with a_world(zk) as world:
@@ -238,35 +231,31 @@ class Regional(RegionBench[Operating]):
 
         eventually(is_complete, 20, "a checkpoint is complete")
 
+    def member_dies(self) -> None:
+        """And is started again."""
+        dies = self.members["c1"]
+        store = dies.consumer.member.store
+        if store is not None:
+            store.close()
+        ThreadRuntime().spawn(dies.vanish, "the end of c1")
+        self.member("c1")
+
+    def records_come(self) -> None:
+        self.log.end += 5
+
+    def member_contributes_late(self) -> None:
+        """To the oldest checkpoint."""
+        oldest = checkpoint_number(min(self.world.names(REGION.checkpoints)))
+        self.world.store.commit([Create(REGION.contribution(oldest, "g", "late"), b"{}")])
+
+    def another_is_elected(self) -> None:
+        self.world.coordinator(checkpoints_kept=1)
+        session_ends(self)
+
 
 def is_later(now: Region, before: Region) -> bool:
     """A reset takes the place of a checkpoint."""
     return now.sequence > before.sequence or now.reset > before.reset
-
-
-def member_dies(scene: Regional) -> None:
-    """And is started again."""
-    dies = scene.members["c1"]
-    store = dies.consumer.member.store
-    if store is not None:
-        store.close()
-    ThreadRuntime().spawn(dies.vanish, "the end of c1")
-    scene.member("c1")
-
-
-def records_come(scene: Regional) -> None:
-    scene.log.end += 5
-
-
-def member_contributes_late(scene: Regional) -> None:
-    """To the oldest checkpoint."""
-    oldest = checkpoint_number(min(scene.world.names(REGION.checkpoints)))
-    scene.world.store.commit([Create(REGION.contribution(oldest, "g", "late"), b"{}")])
-
-
-def another_is_elected(scene: Regional) -> None:
-    scene.world.coordinator(checkpoints_kept=1)
-    session_ends(scene)
 
 
 Changes = dict[str, Callable[[Regional], object]]
@@ -280,15 +269,15 @@ OF_COORDINATORS = RESET | {
 OF_OPERATORS = OF_COORDINATORS | {
     "its session ends": session_ends,
     "a request is lost": request_is_lost,
-    "it dies": member_dies,
+    "it dies": Regional.member_dies,
     "an application asks for a checkpoint": lambda scene: scene.members["c2"].operator.request_checkpoint(),
-    "records come": records_come,
+    "records come": Regional.records_come,
 }
 OF_RETIREMENTS = RESET | {
     "a reply is lost": reply_is_lost,
     "a request is lost": request_is_lost,
-    "another is elected": another_is_elected,
-    "a member contributes late": member_contributes_late,
+    "another is elected": Regional.another_is_elected,
+    "a member contributes late": Regional.member_contributes_late,
 }
 
 
@@ -297,9 +286,7 @@ OF_RETIREMENTS = RESET | {
     [*((True, change) for change in OF_OPERATORS), *((False, change) for change in OF_COORDINATORS)],
 )
 @at_points(over=5, answers=False)
-def test_change_between_any_two_requests_in_a_region_costs_no_record(
-    zk: str, point: Point, is_members: bool, change: str
-) -> None:
+def test_change_beside_a_region_costs_no_record(zk: str, point: Point, is_members: bool, change: str) -> None:
     with a_world(zk) as world, closing(Regional(world, point, is_members)) as scene:
         scene.completes_one()
         scene.log.end += 10
@@ -320,9 +307,7 @@ def test_change_between_any_two_requests_in_a_region_costs_no_record(
 
 @pytest.mark.parametrize("change", OF_RETIREMENTS)
 @at_points(over=5, answers=False)
-def test_change_between_any_two_requests_of_a_retirement_leaves_one_whole_cut(
-    zk: str, point: Point, change: str
-) -> None:
+def test_change_beside_a_retirement_leaves_one_whole_cut(zk: str, point: Point, change: str) -> None:
     with a_world(zk) as world, closing(Regional(world, point, is_members=False, checkpoints_kept=1)) as scene:
         scene.checkpoint()
         scene.counts_on(10)

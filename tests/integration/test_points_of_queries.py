@@ -102,6 +102,41 @@ class Scene:
         for store in self._opened:
             store.close()
 
+    def coordinator_collects(self) -> None:
+        """Two rounds: the second knows what the first has listed."""
+        collector = a_collector(self.open())
+        for _ in range(2):
+            collector.collect(["g"])
+        self.seals()
+
+    def coordinator_collects_after_a_seal(self) -> None:
+        """All of it: the first segment after it is not in the listing before."""
+        self.seals()
+        self.group.remove_query("fast")
+        self.group.query("fast", self.sealed[-1])
+        self.coordinator_collects()
+
+    def query_registers(self) -> None:
+        planner = self.planner("late")
+        self.late = planner, planner.initial()
+        self.unfinished = self.left
+
+    def query_registers_and_reads(self) -> None:
+        """It has finished all that there was."""
+        self.query_registers()
+        assert self.late is not None
+        planner, start = self.late
+        _, end = read_on(planner, start)
+        self.clock.ahead_s += 2
+        planner.latest(end)
+        self.seals()
+        self.late, self.unfinished = (planner, end), self.sealed[-1:]
+
+    def pause_by_hand(self) -> None:
+        """As an operator: with what has been collected."""
+        record = SegmentsRecord(self.collected, paused="by hand")
+        self.store.commit([SetData(self.group.paths.segments, record.to_bytes())])
+
 
 @contextmanager
 def a_scene(zk: str, point: Point) -> Iterator[Scene]:
@@ -133,27 +168,11 @@ def read_by_watch(planner: Planner, start: SourceOffset, last: str) -> tuple[lis
 # ---- what others do
 
 
-def coordinator_collects(scene: Scene) -> None:
-    """Two rounds: the second knows what the first has listed."""
-    collector = a_collector(scene.open())
-    for _ in range(2):
-        collector.collect(["g"])
-    scene.seals()
-
-
-def coordinator_collects_after_a_seal(scene: Scene) -> None:
-    """All of it: the first segment after it is not in the listing before."""
-    scene.seals()
-    scene.group.remove_query("fast")
-    scene.group.query("fast", scene.sealed[-1])
-    coordinator_collects(scene)
-
-
 Changes = dict[str, Callable[[Scene], object]]
 CHANGES: Changes = {
     "a segment is sealed": Scene.seals,
-    "the coordinator collects": coordinator_collects,
-    "the coordinator collects after a seal": coordinator_collects_after_a_seal,
+    "the coordinator collects": Scene.coordinator_collects,
+    "the coordinator collects after a seal": Scene.coordinator_collects_after_a_seal,
     "its session ends": session_ends,
     "a reply is lost": reply_is_lost,
 }
@@ -248,7 +267,7 @@ def test_replaced_run_whose_segments_are_collected_ends_as_replaced(zk: str, poi
             _, after = read_on(other, start)
             scene.clock.ahead_s += 2  # it has something to publish
             other.latest(after)
-            coordinator_collects_after_a_seal(scene)
+            scene.coordinator_collects_after_a_seal()
             assert scene.collected > end.czxid
 
         with point.sequence(happens), suppress(QueryTakenOver):
@@ -371,36 +390,12 @@ def test_aligned_batches_end_at_every_checkpoint(zk: str, point: Point, change: 
 # ---- a collection
 
 
-def query_registers(scene: Scene) -> None:
-    planner = scene.planner("late")
-    scene.late = planner, planner.initial()
-    scene.unfinished = scene.left
-
-
-def query_registers_and_reads(scene: Scene) -> None:
-    """It has finished all that there was."""
-    query_registers(scene)
-    assert scene.late is not None
-    planner, start = scene.late
-    _, end = read_on(planner, start)
-    scene.clock.ahead_s += 2
-    planner.latest(end)
-    scene.seals()
-    scene.late, scene.unfinished = (planner, end), scene.sealed[-1:]
-
-
-def pause_by_hand(scene: Scene) -> None:
-    """As an operator: with what has been collected."""
-    record = SegmentsRecord(scene.collected, paused="by hand")
-    scene.store.commit([SetData(scene.group.paths.segments, record.to_bytes())])
-
-
 BESIDE_A_COLLECTION: Changes = {
-    "a query registers": query_registers,
-    "a query registers and reads": query_registers_and_reads,
-    "a pause by hand": pause_by_hand,
+    "a query registers": Scene.query_registers,
+    "a query registers and reads": Scene.query_registers_and_reads,
+    "a pause by hand": Scene.pause_by_hand,
     "a segment is sealed": Scene.seals,
-    "the coordinator collects": coordinator_collects,
+    "the coordinator collects": Scene.coordinator_collects,
 }
 
 
@@ -508,12 +503,14 @@ class Rewinding(Ran):
             self.rewinder().to(2, execute=True)
 
 
-MUST_SUCCEED: dict[str, Callable[[Rewinding], object]] = {
+Rewinds = dict[str, Callable[[Rewinding], object]]
+MUST_SUCCEED: Rewinds = {
     "nothing": nothing,
     "a reply is lost": reply_to_a_commit_is_lost,
     "a segment is sealed": Rewinding.seals,
 }
-BESIDE_A_REWIND = MUST_SUCCEED | {
+BESIDE_A_REWIND: Rewinds = {
+    **MUST_SUCCEED,
     "a run begins": Rewinding.run_begins,
     "segments are collected": Rewinding.segments_are_collected,
     "the query is removed": lambda scene: scene.group.remove_query(),

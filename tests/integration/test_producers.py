@@ -78,9 +78,7 @@ def test_a_producer_that_is_killed_leaves_only_whole_batches(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("moment", "whole"), [("before", []), ("after", [b"x", b"y"])])
-def test_a_producer_that_dies_over_the_link_has_written_all_or_nothing(
-    tmp_path: Path, moment: str, whole: list[bytes]
-) -> None:
+def test_producer_that_dies_over_the_link_wrote_all_or_nothing(tmp_path: Path, moment: str, whole: list[bytes]) -> None:
     code = f"""
 import os, signal
 from pathlib import Path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +12,10 @@ from consumer.logs.base import LOG_SCHEMA
 from coordinator.admin import segments
 from coordinator.admin.groups import Reading
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.store import Listing, Node, SetData, Store, Watch
+from coordinator.zk.store import SetData, Store
 from tests.support.cli import run
 from tests.support.sealed import SealedGroup, batches
-from tests.support.stores import FrontStore, Interrupted
+from tests.support.stores import Interrupted, Reads
 
 
 @pytest.fixture
@@ -24,34 +23,16 @@ def group(store: Store, tmp_path: Path) -> SealedGroup:
     return SealedGroup(store, tmp_path / "segments")
 
 
-class Counting(FrontStore):
-    """Remembers each path that is read or listed."""
-
-    def __init__(self, store: Store) -> None:
-        super().__init__(store)
-        self.paths: list[str] = []
-
-    def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
-        self.paths += paths
-        return self.behind.get_many(paths, watch)
-
-    def children_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Listing | None]:
-        self.paths += paths
-        return self.behind.children_many(paths, watch)
-
-
 def silent_then(group: SealedGroup) -> tuple[dict[str, int], list[str]]:
     """The segments that each silent query holds back, and what was read for it."""
-    store = Counting(group.store)
+    store = Reads(group.store)
     found = segments.silent_queries(Reading(store), "g", ThreadRuntime().wall_ms())
     return {str(one.query): one.segments for one in found}, [
         path.removeprefix(group.paths.root) for path in store.paths
     ]
 
 
-def test_status_check_reads_only_segments_that_a_silent_query_may_hold_back(
-    group: SealedGroup, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_status_reads_only_what_silent_queries_hold_back(group: SealedGroup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "SILENT_AFTER_MS", 0)
     monkeypatch.setattr(segments, "READ_AT_ONCE", 2)
     names = [group.seal() for _ in range(8)]

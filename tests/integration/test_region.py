@@ -54,9 +54,7 @@ def test_secured_group_is_bound_only_to_a_region_that_an_operator_permits(
     assert r.settles().groups == ("g",)
 
 
-def test_member_resumes_after_its_checkpoint_without_a_polling_timer(
-    r: CountingRegion, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_member_resumes_after_its_checkpoint_by_a_watch(r: CountingRegion, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contributor, "LOOK_AGAIN_S", 3600.0)
     _, two = r.starts("c1", "c2")
     two.drain_s = 0.2
@@ -112,9 +110,7 @@ def test_states_are_exact_through_joins_kills_and_leaves_with_every_strategy(r: 
     assert r.now.sequence > before.sequence, "a leaving member takes a checkpoint first"
 
 
-def test_a_member_that_leaves_asks_again_when_its_checkpoint_is_aborted(
-    r: CountingRegion, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_leaver_asks_again_after_an_aborted_checkpoint(r: CountingRegion, caplog: pytest.LogCaptureFixture) -> None:
     r.world.coordinator(drain_timeout_ms=300)
     one, two = r.starts("c1", "c2")
     two.has_finished = False
@@ -146,39 +142,6 @@ def test_member_leaving_without_a_checkpoint_logs_since_when_state_is_dropped(
     assert f"since={sequence}" in said and "none was complete within" in said
     two.has_finished = True
     r.settles()
-
-
-def test_static_member_restart_restores_its_state_and_that_of_every_member(r: CountingRegion) -> None:
-    r.joins("c1")
-    two = r.joins("s", group_instance_id="s")
-    r.checkpoint()
-    generation = r.world.state("g").generation
-
-    two.stops()
-    r.log.end = 60
-    r.joins("s", group_instance_id="s")
-
-    assert r.world.state("g").generation == generation, "its seat kept its partitions"
-
-
-@pytest.mark.parametrize("assignment", ["coordinator", "client"])
-def test_static_restart_and_leave_between_two_coordinators_resets_the_region(
-    r: CountingRegion, assignment: str
-) -> None:
-    service = r.world.coordinator()
-    r.joins("c1", assignment=assignment)
-    two = r.joins("s", group_instance_id="s", assignment=assignment)
-    r.checkpoint()
-    before = r.now.reset
-    r.world.stop_coordinator(service)
-    two.stops()
-    again = r.member("s", group_instance_id="s", assignment=assignment)
-    eventually(lambda: again.consumer.member.registrations, 10, "it has registered")
-    again.close()
-
-    r.world.coordinator()
-
-    eventually(lambda: r.now.reset > before, 10, "the region is reset")
 
 
 def test_an_application_takes_the_region_back_itself_but_not_for_ever(r: CountingRegion) -> None:
@@ -229,9 +192,7 @@ def test_member_that_fails_to_drain_leaves_and_the_region_resumes_its_checkpoint
     r.counts_on()
 
 
-def test_a_damaged_file_of_a_large_state_fails_the_region_and_evicts_no_reader(
-    r: CountingRegion, tmp_path: Path
-) -> None:
+def test_damaged_file_of_a_state_fails_the_region_and_evicts_no_reader(r: CountingRegion, tmp_path: Path) -> None:
     one = r.joins("c1", checkpoint_dir=str(tmp_path), max_poll_interval_ms=3000)
     one.padding = b"x" * 10_000
     given = r.given(r.checkpoint())["g~c1"]
@@ -276,9 +237,7 @@ def test_partitions_that_are_added_begin_at_their_beginning_and_cost_no_work(r: 
     assert after.sequence > before.sequence
 
 
-def test_offset_lost_by_the_log_fails_the_region_with_a_remedy_and_is_not_skipped(
-    r: CountingRegion, tmp_path: Path
-) -> None:
+def test_offset_lost_by_the_log_fails_the_region_with_a_remedy(r: CountingRegion, tmp_path: Path) -> None:
     r.world.coordinator(sweep_interval_ms=300)
     r.topic(2)
     one = r.joins("c1")
@@ -385,9 +344,7 @@ def test_a_reset_replaces_a_request_for_a_checkpoint_that_is_not_answered_yet(r:
 
 
 @pytest.mark.parametrize(("args", "asked"), [((), None), (("--to", "1"), 1), (("--to-initial",), 0)])
-def test_reset_without_a_number_leaves_the_checkpoint_to_the_coordinator(
-    r: CountingRegion, args: Sequence[str], asked: int | None
-) -> None:
+def test_coordinator_chooses_a_resets_checkpoint(r: CountingRegion, args: Sequence[str], asked: int | None) -> None:
     """One that completes after the command has read the region is not abandoned."""
     service = r.world.coordinator()
     r.joins("c1")

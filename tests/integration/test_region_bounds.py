@@ -108,9 +108,7 @@ def a_region(
     return made
 
 
-def test_checkpoint_and_reset_of_1000_members_read_each_contribution_once_in_bounds(
-    world: World, stage: ManualStage
-) -> None:
+def test_checkpoint_and_reset_of_1000_members_read_each_contribution_once(world: World, stage: ManualStage) -> None:
     turns = Turns(world, stage)
     made = a_region(world, turns, {"g": 1000}, 10_000)
     members = made["g"]
@@ -174,9 +172,7 @@ def test_last_of_1000_members_gets_every_contribution_in_one_start(world: World,
     assert peak < TURN_BYTES
 
 
-def test_region_of_100_groups_takes_one_turn_of_each_per_checkpoint_and_no_more(
-    world: World, stage: ManualStage
-) -> None:
+def test_region_of_100_groups_takes_one_turn_of_each_per_checkpoint(world: World, stage: ManualStage) -> None:
     turns = Turns(world, stage)
     made = a_region(world, turns, {f"group-{number:03}": 2 for number in range(100)}, 10)
     turns.region("settled")
@@ -188,18 +184,3 @@ def test_region_of_100_groups_takes_one_turn_of_each_per_checkpoint_and_no_more(
         assert region(world).sequence == sequence and len(contributions(world, sequence)) == 200
         assert 1 <= max(turns.reads.values()) <= sequence, "each is read once, and once more by the next checkpoint"
     turns.are_in_bounds()
-
-
-def test_region_with_too_many_participants_reports_it_and_its_members_continue(
-    world: World, stage: ManualStage
-) -> None:
-    turns = Turns(world, stage)
-    a_region(world, turns, dict.fromkeys("abc", 320), 10, name="x" * 230)
-
-    requested(world, CHECKPOINT)
-    turns.region("begin")
-
-    found = region(world)
-    assert (found.state, found.open, found.sequence) == (RUNNING, 0, 0)
-    assert "no checkpoint: its 960 participants take " in (found.reason or "")
-    assert world.data(PATHS.request) is None, "it is answered"

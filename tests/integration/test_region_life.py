@@ -25,17 +25,11 @@ from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import Channel, OffsetRecord
 from coordinator.zk.znodes.regions import COMPLETED
 from tests.support.cli import run, run_json, run_ok
+from tests.support.made_group import MadeGroup
 from tests.support.parties import Parties, owned_by
 from tests.support.region import PATHS, CountingRegion, running
 from tests.support.wait import eventually
 from tests.support.world import World
-
-OTHER = GroupPaths("h")
-
-
-def offset(world: World, paths: GroupPaths, partition: int) -> int:
-    path = paths.offset("t", partition)
-    return OffsetRecord.parse(path, world.data(path) or b"").offset
 
 
 def test_empty_group_removed_from_its_region_resumes_at_the_checkpoint_stateless(r: CountingRegion) -> None:
@@ -47,12 +41,12 @@ def test_empty_group_removed_from_its_region_resumes_at_the_checkpoint_stateless
     assert refused.exit_code != 0 and "group h stays in region r: consumer o1 is registered" in refused.output
     r.reset_by(other.vanish)
     r.emptied("h")
-    r.world.put(OTHER.offset("t", 0), OffsetRecord(7, topic_id, 0).to_bytes())
+    r.world.put(GroupPaths("h").offset("t", 0), OffsetRecord(7, topic_id, 0).to_bytes())
 
     run_ok(r.zk, "regions", "remove-group", "r", "h")
 
     assert r.now.groups == ("g",) and r.world.state("h").region is None
-    assert [offset(r.world, OTHER, number) for number in (0, 1)] == [40, 40]
+    assert MadeGroup(r.world.store, "h", state=None).offsets == {("t", 0): 40, ("t", 1): 40}
     later = r.checkpoint()
     assert later > cut and set(r.given(later)) == {"g~c1"}
     r.log.end, before = 50, r.now.reset
@@ -63,22 +57,6 @@ def test_empty_group_removed_from_its_region_resumes_at_the_checkpoint_stateless
     r.exact(one)
     refused = run(r.zk, "regions", "remove-group", "r", "missing")
     assert refused.exit_code == 2 and "is not bound to consistent region r" in refused.output
-
-
-def test_region_without_groups_is_removed_and_its_last_group_runs_without_one(r: CountingRegion) -> None:
-    r.world.coordinator(sweep_interval_ms=300)
-    one = r.joins("c1")
-    r.checkpoint()
-    one.close()
-    r.emptied()
-
-    (removed,) = run_json(r.zk, "regions", "remove-group", "r", "g")
-
-    assert removed["groups"] is None
-    eventually(lambda: r.world.data(PATHS.root) is None, 15, "the region is removed")
-    r.world.consumer("g", "p1", {"t": 1})
-    r.world.stable("g", 1)
-    assert r.world.state("g").region is None
 
 
 def test_deleted_group_leaves_nothing_in_its_region_for_a_group_of_the_same_name(r: CountingRegion) -> None:
@@ -143,9 +121,7 @@ def test_old_checkpoint_that_is_closed_does_not_hinder_the_next_ones(r: Counting
     assert not service.problems.current()
 
 
-def test_region_that_may_not_be_written_is_tried_again_only_after_a_while(
-    r: CountingRegion, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_region_that_is_not_writable_is_tried_again_later(r: CountingRegion, caplog: pytest.LogCaptureFixture) -> None:
     r.joins("c1")
     with closing(open_kazoo(r.zk, 10_000)) as mallory:
         mallory.set_acl(PATHS.root, (AclEntry(READ | CREATE, WORLD),))
@@ -204,9 +180,7 @@ def test_checkpoints_continue_without_a_static_member_that_returns_to_its_state(
 
 
 @pytest.mark.parametrize("options", [{}, {"assignment": "client"}], ids=["coordinator", "client"])
-def test_seat_that_expires_after_a_clean_leave_costs_the_others_no_work(
-    r: CountingRegion, options: dict[str, Any]
-) -> None:
+def test_seat_that_expires_after_a_leave_costs_the_others_no_work(r: CountingRegion, options: dict[str, Any]) -> None:
     one = r.joins("c1", **options)
     two = r.joins("s", group_instance_id="s", **options)
     two.close()
@@ -223,9 +197,7 @@ def test_seat_that_expires_after_a_clean_leave_costs_the_others_no_work(
 
 
 @pytest.mark.parametrize("is_removed", [False, True], ids=["damaged", "removed"])
-def test_damaged_contribution_is_reported_until_a_reset_to_another_checkpoint(
-    r: CountingRegion, is_removed: bool
-) -> None:
+def test_damaged_contribution_is_reported_until_a_reset_to_another(r: CountingRegion, is_removed: bool) -> None:
     r.world.coordinator(max_rebalance_retries=1)
     one = r.joins("c1")
     first = r.checkpoint()

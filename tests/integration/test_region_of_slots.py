@@ -171,18 +171,6 @@ def test_checkpoint_begun_before_a_generation_is_written_is_complete_or_aborted(
     assert cut(world, last) == contributed(world, last)
 
 
-def test_checkpoint_completes_without_an_absent_static_slot(world: World, bench: SlotBench) -> None:
-    runs(bench, 0, 1, session_timeout_ms=30_000)
-    slot, thread = bench.running[1]
-    slot.stop("it is started again soon")
-    thread.join(10)
-    eventually(lambda: (bound := world.state("g").region) is not None and bound.away, 10, "it is known to be away")
-
-    sequence = checkpoint(world)
-
-    assert set(contributions(world, sequence)) == {"g~p-slot-0"}
-
-
 def test_checkpoint_attempts_back_off_the_longer_a_slot_cannot_seal(world: World, bench: SlotBench) -> None:
     world.coordinator(checkpoint_interval_ms=400, drain_timeout_ms=400)
     (slot,) = runs(bench, 0, seal_interval_ms=SLOW)

@@ -14,7 +14,6 @@ from consumer.spark.source.segment_index import SourceOffset
 from coordinator.zk.errors import BadData, CoordinatorError, StoreError, UsageError
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.segments import Rewind
-from tests.support.client_side import Hooked
 from tests.support.clock import Ahead
 from tests.support.cuts import HandMadeRegion
 from tests.support.ran_query import Ran
@@ -140,19 +139,12 @@ def test_rewind_to_a_batch_with_collected_segments_is_refused(ran: Ran) -> None:
     assert ran.rewinder().to(2).batch == 3
 
 
-def test_rewind_to_segments_collected_meanwhile_is_refused(ran: Ran) -> None:
-    before = ran.files
-    store = Hooked(ran.world.store)
-    store.before(lambda operations: True, lambda: ran.group.collect(ran.names[:5]))
-
-    with pytest.raises(NotRewindable, match="were collected"):
-        ran.rewinder(store=store).to(1, execute=True)
-
-    assert ran.files == before and ran.query.rewind is None
+def writes(name: str, data: bytes) -> Callable[[Ran], object]:
+    return lambda ran: (ran.folder / name).write_bytes(data)
 
 
-def retired(ran: Ran) -> None:
-    ran.region.retire(1)
+def changes(name: str, change: Callable[[str], str]) -> Callable[[Ran], object]:
+    return lambda ran: (ran.folder / name).write_text(change((ran.folder / name).read_text()))
 
 
 def purged(ran: Ran) -> None:
@@ -160,53 +152,30 @@ def purged(ran: Ran) -> None:
         (ran.folder / f"commits/{number}").unlink()
 
 
-def unstated(ran: Ran) -> None:
-    (ran.folder / "state/0/1/1.delta").unlink()
+IMPOSSIBLE: list[tuple[Callable[[Ran], object], type[CoordinatorError], str]] = [
+    (lambda ran: ran.region.retire(1), SegmentError, "no complete checkpoint 1, any more or yet; there are: 2, 3"),
+    (purged, NotRewindable, "Spark retains no batch of query q from before the checkpoint"),
+    (
+        lambda ran: (ran.folder / "state/0/1/1.delta").unlink(),
+        NotRewindable,
+        "the state after batch 1 is not retained in .*/state/0/1",
+    ),
+    (
+        lambda ran: ran.wrote(1, ran.ends[1], {PROVIDER: "com.example.Rows"}),
+        NotRewindable,
+        "'Rows', which does not support a rewind",
+    ),
+    (changes("offsets/5", lambda text: text + "\n{}"), NotRewindable, "the query has 2 sources"),
+    (changes("offsets/5", lambda text: "v2" + text[2:]), NotRewindable, "is of version 'v2', and only v1 is known"),
+    (lambda ran: ran.wrote(5, SourceOffset(1, 1, "p")), UsageError, "is of query p, and not of q"),
+    (writes("offsets/5", b"v1\n{}\n["), BadData, "offsets/5 cannot be read"),
+    (writes("offsets/5", b"x" * ((16 << 20) + 1)), BadData, "has 16777217 bytes, over 16777216"),
+]
 
 
-def of_rows(ran: Ran) -> None:
-    ran.wrote(1, ran.ends[1], {PROVIDER: "com.example.Rows"})
-
-
-def of_two(ran: Ran) -> None:
-    path = ran.folder / "offsets/5"
-    path.write_text(path.read_text() + "\n{}")
-
-
-def of_later_spark(ran: Ran) -> None:
-    path = ran.folder / "offsets/5"
-    path.write_text(path.read_text().replace("v1", "v2", 1))
-
-
-def of_another(ran: Ran) -> None:
-    ran.wrote(5, SourceOffset(1, 1, "p"))
-
-
-def damaged(ran: Ran) -> None:
-    (ran.folder / "offsets/5").write_text("v1\n{}\n[")
-
-
-def too_large(ran: Ran) -> None:
-    (ran.folder / "offsets/5").write_bytes(b"x" * ((16 << 20) + 1))
-
-
-@pytest.mark.parametrize(
-    ("spoil", "error", "reason"),
-    [
-        (retired, SegmentError, "region r has no complete checkpoint 1, any more or yet; there are: 2, 3"),
-        (purged, NotRewindable, "Spark retains no batch of query q from before the checkpoint"),
-        (unstated, NotRewindable, "the state after batch 1 is not retained in .*/state/0/1"),
-        (of_rows, NotRewindable, "'Rows', which does not support a rewind"),
-        (of_two, NotRewindable, "the query has 2 sources"),
-        (of_later_spark, NotRewindable, "is of version 'v2', and only v1 is known"),
-        (of_another, UsageError, "is of query p, and not of q"),
-        (damaged, BadData, "offsets/5 cannot be read"),
-        (too_large, BadData, "has 16777217 bytes, over 16777216"),
-    ],
-    ids=lambda value: value.__name__ if callable(value) and not isinstance(value, type) else "",
-)
+@pytest.mark.parametrize(("spoil", "error", "reason"), IMPOSSIBLE, ids=[reason for _, _, reason in IMPOSSIBLE])
 def test_impossible_rewind_is_refused_and_changes_nothing(
-    ran: Ran, spoil: Callable[[Ran], None], error: type[CoordinatorError], reason: str
+    ran: Ran, spoil: Callable[[Ran], object], error: type[CoordinatorError], reason: str
 ) -> None:
     spoil(ran)
     before, data = ran.files, ran.world.data(ran.group.paths.query("q"))
@@ -238,23 +207,16 @@ def test_removed_query_is_rewound_too_and_an_invalid_folder_is_refused(ran: Ran,
             Rewinder(ran.world.store, ThreadRuntime(), "g", "q", place)
 
 
-def removed(ran: Ran) -> None:
-    ran.world.remove(ran.group.paths.query("q"))
-
-
-def rewound_once_more(ran: Ran) -> None:
-    ran.rewinder(has_ended=False)._fence(ran.ends[3])
-
-
-@pytest.mark.parametrize("what", [removed, rewound_once_more])
-def test_concurrent_change_of_a_query_during_its_rewind_is_reported(
-    ran: Ran, monkeypatch: pytest.MonkeyPatch, what: Callable[[Ran], None]
-) -> None:
+@pytest.mark.parametrize("what", ["removed", "rewound once more"])
+def test_change_of_a_query_during_its_rewind_is_reported(ran: Ran, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     whole = CheckpointFiles.remove
 
     def and_then(self: CheckpointFiles, files: list[str]) -> None:
         whole(self, files)
-        what(ran)
+        if what == "removed":
+            ran.world.remove(ran.group.paths.query("q"))
+        else:
+            ran.rewinder(has_ended=False)._fence(ran.ends[3])
 
     monkeypatch.setattr(CheckpointFiles, "remove", and_then)
     with pytest.raises(StoreError, match="was removed, or rewound once more, meanwhile"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,21 +10,18 @@ import pytest
 from consumer.config import Subscription
 from consumer.sealing.segment_check import sweep
 from consumer.spark.fetchers.config import SlotConfig, SlotSpec
-from consumer.spark.fetchers.slot import Directions, PoolPost, Slot
-from coordinator.admin.offsets import write_offsets
-from coordinator.admin.reset_offsets import NewOffset, PartitionOffsets
+from consumer.spark.fetchers.slot import Directions, PoolPost
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import SetData
-from coordinator.zk.znodes.partitions import LOST, RESET, Discontinuity, TopicPartition
-from coordinator.zk.znodes.records import Channel, OffsetRecord
-from coordinator.zk.znodes.segments import Segment, SegmentsRecord
+from coordinator.zk.znodes.records import Channel
+from coordinator.zk.znodes.segments import SegmentsRecord
 from tests.support.clock import Ahead
 from tests.support.proxy import Proxy
 from tests.support.sealed import SealedGroup
 from tests.support.slots import PATHS, SESSION_MS, Later, SlotBench, slots
 from tests.support.wait import eventually, within
-from tests.support.world import World, expire
+from tests.support.world import World
 
 
 @pytest.fixture
@@ -41,17 +37,6 @@ def test_a_connection_that_is_cut_again_and_again_costs_no_record(zookeeper_prox
         bench.grow(records)
         zookeeper_proxy.cut()
     bench.all_sealed(4, 1500)
-
-
-def test_slot_taken_over_by_a_newer_one_of_its_name_loses_and_repeats_no_record(bench: SlotBench) -> None:
-    bench.slot(0)
-    bench.end(3000)
-    eventually(lambda: bench.segments(), 10, "something is sealed")
-    bench.slot(0)
-    eventually(lambda: bench.results.get(0), 10, "the older one ends")
-    assert "another process has registered" in bench.results[0]["reason"]
-    bench.end(4000)
-    bench.all_sealed(4, 4000)
 
 
 # ---- paused
@@ -131,25 +116,6 @@ def test_a_newer_life_of_the_pool_ends_the_slots_of_the_older(bench: SlotBench) 
     eventually(lambda: 0 in bench.results, 10, "it has left")
     newer.close()
     assert bench.results[0]["reason"] == "another driver has taken the pool over"
-
-
-def test_sweep_removes_unreferenced_files_of_ended_incarnations(bench: SlotBench) -> None:
-    slot = bench.slot(0)
-    bench.end(100)
-    bench.all_sealed(4, 100)
-    channel = bench.world.channel("g", "p-slot-0")
-    mine = f"g/p-slot-0/{channel.incarnation}-0000009999.arrow"
-    dead = "g/p-slot-0/deadbeef-0000000001.arrow"
-    left = "g/p-slot-0/.tmp-deadbeef-0000000002.arrow"
-    for file in (mine, dead, left):
-        Path(bench.folder.url, file).write_bytes(b"x")
-    assert sweep(bench.world.store, ThreadRuntime(), bench.folder, "g") == 0  # too young
-    assert sweep(bench.world.store, Later(), bench.folder, "g") == 2
-    assert bench.folder.sizes([mine, dead, left]) == [1, None, None]
-    slot.stop("over")
-    eventually(lambda: 0 in bench.results, 10, "it has left")
-    assert sweep(bench.world.store, Later(), bench.folder, "g") == 1
-    bench.all_sealed(4, 100)
 
 
 # ---- slots are static members
@@ -253,16 +219,19 @@ def test_collected_segment_files_are_swept_while_their_consumer_is_alive(group: 
     collected = [group.write().file for _ in range(3)]
     kept = [group.segment(group.seal()).file for _ in range(2)]
     waiting = group.write().file  # its multi may be on its way
-    other = re.sub("abc", "abd", waiting)
-    Path(group.folder.url, other).write_bytes(b"x")
+    others = [waiting.replace("abc", "abd"), waiting.replace("abc", ".tmp-abd")]
+    for file in others:
+        Path(group.folder.url, file).write_bytes(b"x")
     group.channel(Channel(incarnation="abc", sealed=kept[-1]))
-    every = [*collected, *kept, waiting, other]
+    every = [*collected, *kept, waiting, *others]
 
     assert swept(group, ThreadRuntime) == 0, "they are too young"
 
-    assert swept(group) == 4
+    assert swept(group) == 5
     left = [file for file, size in zip(every, group.folder.sizes(every), strict=True) if size is not None]
     assert left == [*kept, waiting]
+    group.channel(Channel(incarnation="abc", sealed=kept[-1], ended="it has left"))
+    assert swept(group) == 1, "what it has not sealed"
 
 
 def test_no_file_of_a_living_consumer_is_swept_before_it_has_sealed_one(group: SealedGroup) -> None:
@@ -281,138 +250,3 @@ def test_last_sealed_file_is_swept_once_a_coordinator_on_another_node_collected_
     group.remove(name)
 
     assert swept(group) == 1
-
-
-# ---- why a partition does not continue where its last segment ended: written once, kept by every owner, sealed once
-
-T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-
-
-@pytest.fixture
-def young(world: World, tmp_path: Path) -> Iterator[SlotBench]:
-    """Of a group that begins with topic `t`, which has partition 0."""
-    world.topic("t", 1)
-    world.coordinator()
-    with slots(world, tmp_path) as bench:
-        yield bench
-
-
-def leaves(bench: SlotBench, slot: Slot) -> None:
-    slot.stop("for another")
-    eventually(lambda: bench.world.state("g").state == "Empty", 15, "it has left")
-
-
-def dies(bench: SlotBench, slot: Slot) -> None:
-    """The coordinator ends it."""
-    slot.stop("it would come back")
-    assert slot.member.store is not None
-    expire(slot.member.store)
-    eventually(lambda: bench.world.channel("g", "p-slot-0").ended, 15, "it was ended")
-
-
-def is_taken_over(bench: SlotBench, slot: Slot) -> None:
-    """Its successor ends it."""
-
-
-def idle_slot(bench: SlotBench) -> Slot:
-    """A slot that runs its partitions and can seal nothing."""
-    slot = bench.slot(0)
-    bench.break_files(slot)
-    eventually(lambda: slot.sealer.failed, 15, "it has fetched, and sealed nothing")
-    return slot
-
-
-def sealed(bench: SlotBench, end: int) -> list[Segment]:
-    """The segments of partition 0, once all up to `end` is sealed."""
-
-    def found() -> list[Segment]:
-        ranges = [segment for segment in bench.segments() if any(each.partition == 0 for each in segment.ranges)]
-        return ranges if ranges and ranges[-1].ranges[0].next == end else []
-
-    return eventually(found, 15, f"all up to {end} is sealed")
-
-
-def stopped(bench: SlotBench, records: int) -> None:
-    """The group has sealed so many records, and has no members."""
-    bench.end(records)
-    slot = bench.slot(0)
-    bench.all_sealed(1, records)
-    leaves(bench, slot)
-    bench.post.keep(0)
-    eventually(lambda: not bench.world.names(PATHS.seats), 15, "its seat is gone")
-    bench.post.keep(10)
-
-
-def set_offset(world: World, offset: int) -> int:
-    """As `groups reset-offsets`; the zxid of its transaction."""
-    node = world.store.get(PATHS.offset(*T0))
-    assert node is not None
-    record = OffsetRecord.parse("", node.data)
-    known = PartitionOffsets(T0, record.topic_id, record.offset, node.stat.version, 0, 100)
-    eventually(lambda: world.state("g").state == "Empty", 15, "the group is empty")
-    write_offsets(world.store, "g", [NewOffset(known, offset)])
-    after = world.store.get(PATHS.offset(*T0))
-    assert after is not None
-    return after.stat.mzxid
-
-
-@pytest.mark.parametrize("end", [leaves, dies, is_taken_over])
-def test_reset_is_in_the_first_segment_after_it_however_earlier_owners_ended(young: SlotBench, end: object) -> None:
-    stopped(young, 100)
-    zxid = set_offset(young.world, 30)
-    slot = idle_slot(young)
-    in_channel = eventually(lambda: young.world.channel("g", "p-slot-0").discontinuities, 30, "a heartbeat writes it")
-    assert in_channel == {T0: Discontinuity(RESET, zxid)}
-    end(young, slot)  # type: ignore[operator]
-    young.slot(0)
-    sealed(young, 100)
-    young.end(150)
-
-    causes = [segment.discontinuities for segment in sealed(young, 150) if segment.discontinuities]
-    assert causes == [{T0: Discontinuity(RESET, zxid)}]
-    assert next(segment for segment in young.segments() if segment.discontinuities).ranges[0].first == 30
-    assert young.world.channel("g", "p-slot-0").discontinuities == {}
-    data = young.world.data(PATHS.offset(*T0)) or b""
-    assert OffsetRecord.parse("", data).discontinuity is None, "who began there again would repeat it as intended"
-
-
-@pytest.mark.parametrize("end", [leaves, dies, is_taken_over])
-def test_offsets_that_the_log_lost_are_in_the_first_segment_after_them(young: SlotBench, end: object) -> None:
-    stopped(young, 100)
-    young.log.lost_below = 180
-    young.end(200)
-    slot = idle_slot(young)
-    eventually(lambda: young.world.channel("g", "p-slot-0").running.get(T0) == 180, 30, "its position was reset")
-    end(young, slot)  # type: ignore[operator]
-    young.slot(0)
-
-    assert sealed(young, 200)[-1].discontinuities == {T0: Discontinuity(LOST, 100)}
-
-
-def test_reset_that_moves_no_offset_keeps_what_the_log_lost(young: SlotBench) -> None:
-    stopped(young, 100)
-    young.log.lost_below = 180
-    young.end(200)
-    slot = idle_slot(young)
-    eventually(lambda: young.world.channel("g", "p-slot-0").running.get(T0) == 180, 30, "its position was reset")
-    leaves(young, slot)
-    young.post.keep(0)
-    eventually(lambda: not young.world.names(PATHS.seats), 15, "its seat is gone")
-    set_offset(young.world, 180)
-    young.post.keep(10)
-    young.slot(0)
-
-    assert sealed(young, 200)[-1].discontinuities == {T0: Discontinuity(LOST, 100)}
-
-
-def test_added_partition_that_does_not_begin_at_0_has_lost_records(young: SlotBench) -> None:
-    young.log.lost_below = 50
-    young.end(100)
-    young.slot(0)
-    (first,) = sealed(young, 100)
-    young.world.more_partitions("t", 2)
-    eventually(lambda: T1 in young.runs("p-slot-0"), 15, "the partition that was added is assigned")
-    added = eventually(lambda: [each for each in young.segments() if each.ranges[-1].partition], 15, "it is sealed")
-
-    assert (first.ranges[0].first, first.discontinuities) == (50, {})
-    assert (added[0].ranges[-1].first, added[0].discontinuities) == (50, {T1: Discontinuity(LOST, 0)})

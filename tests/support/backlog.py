@@ -82,6 +82,13 @@ def a_machine() -> Ahead:
     return Ahead(wall_ahead_s=YEAR_S)
 
 
+class WrongClock(ServerClock):
+    """As if the server that wrote the epoch had been a year ahead."""
+
+    def now_ms(self) -> int:
+        return super().now_ms() + 1000 * YEAR_S
+
+
 def coordinator(world: World, **options: Any) -> CoordinatorService:
     defaults: dict[str, Any] = {"backlog_interval_ms": 50, "sweep_interval_ms": 100, "segment_retention_ms": 0}
     return world.elected(world.coordinator(**defaults | options))
@@ -90,10 +97,10 @@ def coordinator(world: World, **options: Any) -> CoordinatorService:
 def collector_on(
     world: World,
     machine: Ahead | None = None,
-    clock: ServerClock | None = None,
     bounds: Bounds = LARGE,
     sweep_interval_ms: int = 0,
     retention: Retention = NOT_RETAINED,
+    clock: type[ServerClock] = ServerClock,
 ) -> SegmentCollector:
     """A coordinator's segment collector, for a test to call round by round."""
     if world.store.get(COORDINATOR_EPOCH) is None:
@@ -108,7 +115,7 @@ def collector_on(
     )  # fmt: skip
     term.lease = Lease(world.store, ThreadRuntime(), lambda: None, "coordinator")
     term.lease.renew()
-    term.clock = clock or ServerClock(world.store, machine)
+    term.clock = clock(world.store, machine)
     return sweeping(SegmentCollector(term), sweep_interval_ms / 1000)
 
 
@@ -215,13 +222,14 @@ class BacklogStory:
 
     # ---- a collector
 
-    def collector(
-        self, segments: int = LARGE.segments, size: int = LARGE.size, sweep: int = 0, retention: str = "none"
-    ) -> None:
-        """Of these bounds, with an interval of sweeps in ms; `retention=hour` is `AN_HOUR`."""
+    def collector(self, segments: int = LARGE.segments, size: int = LARGE.size, sweep: int = 0, **other: str) -> None:
+        """Of these bounds, and with an interval of sweeps in ms.
+
+        :param other: `retention=hour` is `AN_HOUR`, `clock=wrong` a `WrongClock`.
+        """
         self._collector = collector_on(
-            self._world, self._machine, None, Bounds(segments, size), sweep,
-            AN_HOUR if retention == "hour" else NOT_RETAINED,
+            self._world, self._machine, Bounds(segments, size), sweep,
+            AN_HOUR if "retention" in other else NOT_RETAINED, WrongClock if "clock" in other else ServerClock,
         )  # fmt: skip
 
     def collects(self, _: str, rounds: int = 1) -> str:

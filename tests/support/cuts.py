@@ -6,7 +6,7 @@ from coordinator.zk.store import Create, Delete, SetData, Store
 from coordinator.zk.update import ensure
 from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.paths import GroupPaths, RegionPaths
-from coordinator.zk.znodes.regions import ABORTED, COMPLETED, SLOTS, Checkpoint, CheckpointEnd, GroupRegion, Region
+from coordinator.zk.znodes.regions import COMPLETED, SLOTS, Checkpoint, CheckpointEnd, GroupRegion, Region
 
 REGION = RegionPaths("r")
 
@@ -24,20 +24,13 @@ class HandMadeRegion:
         store.commit([SetData(group.state, state) if there else Create(group.state, state)])
         store.commit([Create(REGION.root, Region(SLOTS, groups=("g",)).to_bytes()), Create(REGION.checkpoints)])
 
-    def cut(self) -> int:
-        """One more complete checkpoint; its number."""
+    def cut(self, end: str = COMPLETED) -> int:
+        """One more complete checkpoint, or one that is `ABORTED`; its number."""
         self._number += 1
         path = REGION.checkpoint(self._number)
         self._store.commit([Create(path, Checkpoint("a test", 1, 0, {}).to_bytes())])
-        self._store.commit([Create(REGION.end(self._number, COMPLETED), CheckpointEnd().to_bytes())])
+        self._store.commit([Create(REGION.end(self._number, end), CheckpointEnd().to_bytes())])
         return self._number
-
-    def abort(self) -> None:
-        """One more checkpoint that is never complete."""
-        self._number += 1
-        path = REGION.checkpoint(self._number)
-        self._store.commit([Create(path, Checkpoint("a test", 1, 0, {}).to_bytes())])
-        self._store.commit([Create(REGION.end(self._number, ABORTED), CheckpointEnd().to_bytes())])
 
     def again(self) -> None:
         """As a region is that was removed and made again."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from coordinator.zk.store import Check, Create, SetData, Store, StoreFactory
 from coordinator.zk.znodes.partitions import LOST, RESET, Discontinuity
 from coordinator.zk.znodes.paths import segment_name
 from tests.support.clock import Ahead
+from tests.support.cuts import HandMadeRegion
 from tests.support.sealed import SealedGroup
 from tests.support.wait import within
 
@@ -107,6 +108,7 @@ class QueryBench(SealedGroup):
         self.store.close()
 
 
+@dataclass
 class Run:
     """A run of a query in a story.
 
@@ -114,14 +116,11 @@ class Run:
     :ivar offered: the end of the next one.
     """
 
-    def __init__(
-        self, planner: Planner, batches: int, at: SourceOffset, before: SourceOffset, offered: SourceOffset
-    ) -> None:
-        self.planner = planner
-        self.batches = batches
-        self.at = at
-        self.before = before
-        self.offered = offered
+    planner: Planner
+    batches: int
+    at: SourceOffset
+    before: SourceOffset
+    offered: SourceOffset
 
 
 class QueryStory:
@@ -133,6 +132,7 @@ class QueryStory:
     def __init__(self, bench: QueryBench, caplog: pytest.LogCaptureFixture) -> None:
         self._bench = bench
         self._log = caplog
+        self._region: HandMadeRegion | None = None
         self._runs: dict[str, Run] = {}
         self._planners: dict[str, Planner] = {}
         self._sealed = {0: "nothing"}
@@ -192,6 +192,21 @@ class QueryStory:
     def damage(self, segment: str) -> None:
         self._bench.path(self._name(segment)).write_bytes(b"damaged")
 
+    def cut(self, checkpoints: int = 1) -> None:
+        """So many checkpoints of the group's region complete: they are 1, 2 and so on."""
+        self._region = self._region or HandMadeRegion(self._bench.store)
+        for _ in range(checkpoints):
+            self._region.cut()
+
+    def retire(self, checkpoint: int) -> None:
+        assert self._region is not None
+        self._region.retire(checkpoint)
+
+    def again(self) -> None:
+        """The region is removed, and made again."""
+        assert self._region is not None
+        self._region.again()
+
     def forget(self, query: str) -> None:
         """`queries remove`."""
         self._bench.remove_query(query)
@@ -239,7 +254,8 @@ class QueryStory:
     # ---- runs of queries
 
     def _shown(self, offset: SourceOffset) -> str:
-        place = offset.segment or self._sealed[offset.czxid]
+        place = offset.segment or self._sealed.get(offset.czxid, "no segment")
+        place += f", checkpoint {offset.checkpoint}" if offset.checkpoint else ""
         return f"{place} of {offset.query}" if offset.query.startswith("query-") else place
 
     def _begin(self, offset: SourceOffset) -> str | None:
@@ -307,6 +323,15 @@ class QueryStory:
         one = self._run(run, **options)
         one.offered = later(one.planner, one.at) if not max_rows else one.planner.latest(one.at, max_rows)
         return self.plans(run)
+
+    def streams(self, run: str, max_rows: int = 0, **options: Any) -> str:
+        """Every batch that there is now, and behind it `|1` where it ends at checkpoint 1."""
+        one, found = self._run(run, **options), []
+        one.planner.close()  # the next question is of a session that has listed everything
+        while self.offers(run, max_rows) != "nothing":
+            assert ("checkpoint" in one.offered.to_dict()) == bool(one.offered.checkpoint)
+            found.append(self.plans(run) + (f" |{one.at.checkpoint}" if one.at.checkpoint else ""))
+        return ", ".join(found) or "nothing"
 
     def stands(self, run: str) -> str:
         """The offsets that it has delivered."""
