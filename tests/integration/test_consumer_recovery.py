@@ -169,22 +169,6 @@ def test_a_command_that_is_refused_again_and_again_is_not_tried_without_a_pause(
     eventually(lambda: one.held == parts("t", 0), 5, "it has obeyed")
 
 
-@pytest.mark.parametrize("folder", [PATHS.history, PATHS.offsets, PATHS.owners])
-def test_folder_removed_by_hand_is_recreated_when_a_member_dies(world: World, folder: str) -> None:
-    log = MemoryLog(100)
-    one = world.consumer("g", "c1", {"t": 1}, log=log)
-    two = world.consumer("g", "c2", {"t": 1}, log=log)
-    world.stable("g", 2)
-    all_is_committed(world, 100)
-    world.remove(folder)
-
-    two.vanish()
-
-    eventually(lambda: one.held == BOTH, 10, "the other has all")
-    log.end = 200
-    all_is_committed(world, 200)
-
-
 # ---- committing
 
 
