@@ -6,7 +6,6 @@ import json
 import re
 import signal
 from collections import Counter
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from consumer.logs.embedded.producer import Producer
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.segments import SegmentsRecord
 from tests.support.cli import run_json, run_ok
-from tests.support.hand_polled import HandPolled
+from tests.support.hand_polled import Polling
 from tests.support.memlog import MemoryLog
 from tests.support.processes import ProjectProcess, consumer_process, node_process
 from tests.support.proxy import Proxy
@@ -205,9 +204,7 @@ def test_a_consumer_that_commits_fetches_on_while_its_group_is_paused(world: Wor
     assert SegmentsRecord.parse("segments", world.data(PATHS.segments) or b"").paused == "by hand"
 
 
-def test_consumer_over_group_max_size_is_accepted_after_another_member_left(
-    world: World, polled: Callable[..., HandPolled]
-) -> None:
+def test_consumer_over_group_max_size_is_accepted_after_another_member_left(world: World, polled: Polling) -> None:
     world.coordinator(group_max_size=1)
     world.topic("t", 2)
     member = world.consumer("g", "c1", {"t": 1})

@@ -105,3 +105,7 @@ class HandPolled(Callbacks):
 
     def close(self) -> None:
         self.consumer.close()
+
+
+Polling = Callable[..., HandPolled]
+"""Makes one that ends with the test."""
