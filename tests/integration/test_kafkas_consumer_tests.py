@@ -188,9 +188,6 @@ def test_second_live_holder_of_a_seat_fences_the_first_without_a_rebalance(group
     assert callbacks(after.consumers["c2"]) == callbacks(before.consumers["c2"])
 
 
-# ---- changing the strategy without downtime
-
-
 @pytest.mark.full("members as processes")
 def test_switch_to_cooperative_sticky_stops_only_partitions_that_move(group: EventGroup) -> None:
     group.node("a")

@@ -151,12 +151,6 @@ def test_a_consumer_ends_by_itself_after_so_many_records_or_so_long_without_one(
 # ---- names that are taken over, refusals, and what no consumer reads
 
 
-def owner_czxid(world: World) -> int:
-    node = world.store.get(PATHS.owner("t", 0))
-    assert node is not None
-    return node.stat.czxid
-
-
 def test_process_whose_name_was_taken_delivers_until_its_lease_ends(zookeeper_proxy: Proxy, world: World) -> None:
     assert "**Until then it may still deliver**" in section("Take-over of a name")
     world.coordinator()
@@ -168,12 +162,13 @@ def test_process_whose_name_was_taken_delivers_until_its_lease_ends(zookeeper_pr
     try:
         eventually(lambda: old.poll(50) and old.assignment() == parts("t", 0, 1), 10, "the old process has both")
         eventually(lambda: old.poll(50) and not old.member.wake.is_set(), 10, "it waits for no answer of ZooKeeper")
-        first = owner_czxid(world)
+        first = world.store.get(PATHS.owner("t", 0))
         zookeeper_proxy.hold()
 
         new = world.consumer("g", "c1", {"t": 1}, log=log)
         eventually(lambda: new.held == parts("t", 0, 1) and new.records, 5, "the new process fetches them")
-        assert owner_czxid(world) > first, "the later owner has the higher one"
+        later = world.store.get(PATHS.owner("t", 0))
+        assert first and later and later.stat.czxid > first.stat.czxid, "the later owner has the higher one"
         assert old.member.lease_left_s > 0
         assert old.poll(0), "and the old one still delivers"
 
