@@ -119,7 +119,7 @@ def writes_an_answer(world: World, made: Made) -> None:
 
 
 @pytest.mark.parametrize("answers", [leader_answers, writes_an_answer])
-def test_bounds_an_answer_over_16_mb_is_not_written_by_a_leader_and_fails_it_when_it_is(
+def test_bounds_an_answer_over_16_mb_is_not_written_and_fails_its_leader_when_it_is(
     world: World, stage: ManualStage, answers: Callable[[World, Made], None]
 ) -> None:
     made = a_made_group(world, stage, 300)
