@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from tests.support.client_side import HandStage
 from tests.support.clients import fresh_chroot
 from tests.support.event_group import EventGroup
 from tests.support.hand import ManualStage, a_stage
-from tests.support.hand_polled import HandPolled
+from tests.support.hand_polled import HandPolled, Polling
 from tests.support.proxy import Proxy
 from tests.support.queries import QueryBench
 from tests.support.region import Counting, CountingRegion, Operating, OperatingRegion, RegionBench
@@ -91,7 +91,7 @@ def served(world: World) -> World:
 
 
 @pytest.fixture
-def polled(world: World) -> Iterator[Callable[..., HandPolled]]:
+def polled(world: World) -> Iterator[Polling]:
     """Makes consumers that the test polls; they end with it."""
     with ExitStack() as closing:
 

@@ -44,7 +44,7 @@ def zk(large_server: Ensemble) -> str:
 
 
 class Made(NamedTuple):
-    """A group of registrations without processes, of which the first leads; the coordinator has taken no turn."""
+    """A group of registrations without processes; the first leads, and the coordinator has taken no turn."""
 
     members: MadeGroup
     hand: Hand

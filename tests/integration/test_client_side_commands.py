@@ -25,11 +25,6 @@ from tests.support.processes import consumer_process
 from tests.support.wait import eventually
 from tests.support.world import World
 
-STATE = [
-    "GROUP", "COORDINATOR", "(ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS", "ASSIGNMENT", "PROTOCOL-TYPE", "LEADER",
-    "ASK", "PENDING-LEADER", "PENDING-ASK", "ATTEMPT",
-]  # fmt: skip
-
 
 def client(world: World, name: str, topics: dict[str, int] | None = None, **options: Any) -> Any:
     return world.consumer("g", name, topics or {"t": 1}, **{"assignment": "client", **options})
@@ -58,7 +53,6 @@ def state_of(world: World) -> dict[str, Any]:
 def test_state_names_the_leader_its_ask_and_the_pending_ask(world: World) -> None:
     leader = led_by_c1(world)
     settled = state_of(world)
-    header, _ = run_ok(world.zk, "groups", "describe", "g", "--state").stdout.splitlines()
     leader.before = gate = ThreadGate()
     world.more_partitions("t", 5)
     asked = eventually(
@@ -68,7 +62,7 @@ def test_state_names_the_leader_its_ask_and_the_pending_ask(world: World) -> Non
     world.stable("g", 2, above=2)
 
     client_side = world.state("g").client
-    assert header.split() == STATE and client_side is not None
+    assert client_side is not None
     assert (settled["assignment"], settled["protocol_type"], settled["leader"]) == ("client", "consumer", "c1")
     assert settled["assignment_strategy"] == "range" and settled["ask"] < client_side.ask
     assert (settled["pending_leader"], settled["pending_ask"], settled["attempt"]) == (None, None, None)

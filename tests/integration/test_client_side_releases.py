@@ -97,16 +97,13 @@ class Node(Fronts[Hooked]):
 
     service: CoordinatorService
 
-    def commands(self, consumer: str = "") -> list[dict[str, Any]]:
-        """The JSON of every command that was sent, or of those to one consumer."""
-        under = PATHS.command_prefix(consumer) if consumer else PATHS.channels
-        made = [each for front in self for each in front.written(under, Create)]
-        return [json.loads(each.data) for each in made if "/command-" in each.path]
-
     def sends_known_fields(self, consumer: str = "") -> None:
-        """Nothing that is not known to the release before."""
-        sent = self.commands(consumer)
-        assert sent and {name for command in sent for name in command} <= COMMAND_FIELDS
+        """Of the commands that were sent, or of those to one consumer: nothing new to the release before."""
+        under = PATHS.command_prefix(consumer) if consumer else PATHS.channels
+        made = [
+            json.loads(each.data) for front in self for each in front.written(under, Create) if "/command-" in each.path
+        ]
+        assert made and {name for command in made for name in command} <= COMMAND_FIELDS
 
     def adopts_only(self, ask: str) -> None:
         """No answer of an earlier time has become the target."""

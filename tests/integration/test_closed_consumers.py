@@ -137,10 +137,11 @@ def test_close_in_another_thread_ends_a_poll_that_waits(
     nothing_is_left(world)
 
 
-class ClosesWhenFetched(MemoryLog):
-    """Calls `then` inside a fetch, as a signal handler would be."""
+class Watched(MemoryLog):
+    """Records that it was closed, and calls `then` once inside a fetch, as a signal handler would be."""
 
     then: Callable[[], None] | None = None
+    is_closed = False
 
     def fetch(self, *args: object, **options: object) -> object:  # type: ignore[override]
         found = super().fetch(*args, **options)  # type: ignore[arg-type]
@@ -149,9 +150,12 @@ class ClosesWhenFetched(MemoryLog):
             then()
         return found
 
+    def close(self) -> None:
+        self.is_closed = True
+
 
 def test_records_of_a_poll_that_is_closed_meanwhile_are_not_committed(world: World) -> None:
-    log = ClosesWhenFetched(end=5)
+    log = Watched(end=5)
     consumer = consumer_of(world, log, enable_auto_commit=True).consumer
     log.then = consumer.close
     returned: list[int] = []
@@ -249,15 +253,6 @@ def fails() -> None:
     raise ValueError("no space")
 
 
-class Closes(MemoryLog):
-    """Records that it was closed."""
-
-    is_closed = False
-
-    def close(self) -> None:
-        self.is_closed = True
-
-
 @pytest.mark.parametrize(
     ("error", "options"),
     [
@@ -279,7 +274,7 @@ def test_a_callback_that_raises_inside_close_leaves_nothing_open(
     def raises() -> None:
         raise error("no space")
 
-    log = Closes(end=5)
+    log = Watched(end=5)
     one = consumer_of(world, log, **options)
     one.revokes = raises
     one.has(1)

@@ -23,7 +23,7 @@ from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import WHITE_LIST, OffsetRecord
 from tests.support.event_group import EventGroup
-from tests.support.hand_polled import HandPolled
+from tests.support.hand_polled import HandPolled, Polling
 from tests.support.memlog import MemoryLog
 from tests.support.stores import FrontStore
 from tests.support.wait import eventually
@@ -35,9 +35,6 @@ BOTH = parts("t", 0, 1)
 RECORDS = 1000
 
 
-Start = Callable[..., HandPolled]
-
-
 @pytest.fixture
 def coordinated(world: World) -> World:
     """A world with a coordinator and a topic of two partitions."""
@@ -47,12 +44,12 @@ def coordinated(world: World) -> World:
 
 
 @pytest.fixture
-def reading(coordinated: World, polled: Start) -> Start:
+def reading(coordinated: World, polled: Polling) -> Polling:
     """Starts consumers, each with a log of ten records in either partition."""
     return lambda name="c1", **options: polled(name, MemoryLog(10), **options)
 
 
-def test_poll_returns_at_most_max_records_and_nothing_when_its_time_is_over(reading: Start) -> None:
+def test_poll_returns_at_most_max_records_and_nothing_when_its_time_is_over(reading: Polling) -> None:
     app = reading(max_poll_records=4)
     app.holds(BOTH)
     first = eventually(lambda: app.poll(most=3), 10, "records")
@@ -66,7 +63,7 @@ def test_poll_returns_at_most_max_records_and_nothing_when_its_time_is_over(read
     assert (app.poll(0), app.poll(30)) == ({}, {})
 
 
-def test_records_committed_by_the_revocation_callback_are_not_read_again(reading: Start) -> None:
+def test_records_committed_by_the_revocation_callback_are_not_read_again(reading: Polling) -> None:
     first = reading()
     first.revokes = first.consumer.commit
     first.has(20)
@@ -151,7 +148,7 @@ class SlowToEnd(FrontStore):
         return found
 
 
-def test_late_commit_of_a_slow_application_either_fails_or_is_written(coordinated: World, reading: Start) -> None:
+def test_late_commit_of_a_slow_application_either_fails_or_is_written(coordinated: World, reading: Polling) -> None:
     store = SlowToEnd(open_kazoo(coordinated.zk, 1000))
     app = reading(max_poll_interval_ms=1000, opener=lambda: store)
     app.has(20)
@@ -173,7 +170,7 @@ def test_late_commit_of_a_slow_application_either_fails_or_is_written(coordinate
     assert outcome == (["committed"] if offset == 10 else ["failed"]), "the reported outcome is the written one"
 
 
-def test_an_application_that_polls_within_max_poll_interval_is_never_evicted(world: World, polled: Start) -> None:
+def test_an_application_that_polls_within_max_poll_interval_is_never_evicted(world: World, polled: Polling) -> None:
     world.coordinator(sweep_interval_ms=100)  # it sees each sign of life at once, and counts from there
     world.topic("t", 2)
     app, runtime = polled("c1", MemoryLog(10), max_poll_interval_ms=2000), ThreadRuntime()
@@ -195,7 +192,7 @@ def test_an_application_that_polls_within_max_poll_interval_is_never_evicted(wor
 
 
 @pytest.fixture
-def start(world: World, tmp_path: Path, polled: Start) -> Start:
+def start(world: World, tmp_path: Path, polled: Polling) -> Polling:
     """Starts consumers of a topic of two partitions with `RECORDS` records each: they poll ten at a time."""
     world.coordinator()
     world.topic("t", 2)
@@ -217,7 +214,7 @@ def expires(app: HandPolled) -> None:
     eventually(lambda: store.lost, 5, "it knows")
 
 
-def test_commit_covers_returned_records_only_and_the_next_owner_resumes_there(world: World, start: Start) -> None:
+def test_commit_covers_returned_records_only_and_the_next_owner_resumes_there(world: World, start: Polling) -> None:
     first = start()
     first.polls(3)
     assert first.consumer.retained[0] > 100, "there is something that must not be committed"
@@ -233,7 +230,7 @@ def test_commit_covers_returned_records_only_and_the_next_owner_resumes_there(wo
     assert {part: second.consumer.committed(part) for part in BOTH} == ends(first)
 
 
-def test_prefetched_records_of_a_moved_partition_are_returned_by_its_next_owner(world: World, start: Start) -> None:
+def test_prefetched_records_of_a_moved_partition_are_returned_by_its_next_owner(world: World, start: Polling) -> None:
     first = start(enable_auto_commit=True, protocols=("cooperative-sticky",))
     first.polls(4)
     second = start("c2", enable_auto_commit=True, protocols=("cooperative-sticky",))
@@ -246,7 +243,7 @@ def test_prefetched_records_of_a_moved_partition_are_returned_by_its_next_owner(
     assert set(first.poll()) | set(first.poll()) == BOTH - {moved}
 
 
-def test_auto_commit_at_a_rebalance_precedes_revocation_and_its_callback(world: World, start: Start) -> None:
+def test_auto_commit_at_a_rebalance_precedes_revocation_and_its_callback(world: World, start: Polling) -> None:
     first = start(enable_auto_commit=True, auto_commit_interval_ms=600_000)
     committed: dict[TopicPartition, int] = {}
     first.revokes = lambda: committed.update(world.offsets("g"))
@@ -260,27 +257,21 @@ def test_auto_commit_at_a_rebalance_precedes_revocation_and_its_callback(world: 
     assert sum(committed.values()) >= 30
 
 
-@pytest.mark.parametrize("is_enabled", [True, False])
-def test_auto_commit_alone_commits_the_returned_records_on_close(world: World, start: Start, is_enabled: bool) -> None:
+@pytest.mark.parametrize(("is_enabled", "fails"), [(True, False), (True, True), (False, False)])
+def test_auto_commit_commits_the_returned_records_on_a_close_without_a_failure(
+    world: World, start: Polling, is_enabled: bool, fails: bool
+) -> None:
     first = start(enable_auto_commit=is_enabled, auto_commit_interval_ms=600_000)
-    first.polls(3)
-
-    first.close()
-
-    assert world.offsets("g") == (ends(first) if is_enabled else {T0: 0, T1: 0})
-
-
-def test_auto_commit_commits_nothing_when_the_application_has_failed(world: World, start: Start) -> None:
-    first = start(enable_auto_commit=True, auto_commit_interval_ms=600_000)
 
     with suppress(OSError), first.consumer:
         first.polls(3)
-        raise OSError("the disk is full")
+        if fails:
+            raise OSError("the disk is full")
 
-    assert set(world.offsets("g").values()) == {0}
+    assert world.offsets("g") == (ends(first) if is_enabled and not fails else {T0: 0, T1: 0})
 
 
-def test_auto_commit_commits_records_of_earlier_polls_every_interval(world: World, start: Start) -> None:
+def test_auto_commit_commits_records_of_earlier_polls_every_interval(world: World, start: Polling) -> None:
     first = start(enable_auto_commit=True, auto_commit_interval_ms=1)
 
     def is_one_poll_behind() -> bool:
@@ -291,7 +282,7 @@ def test_auto_commit_commits_records_of_earlier_polls_every_interval(world: Worl
     eventually(is_one_poll_behind, 15, "what is committed is what the polls before have returned")
 
 
-def test_session_expiry_drops_prefetched_records_and_resumes_at_committed_offsets(world: World, start: Start) -> None:
+def test_session_expiry_drops_prefetched_records_and_resumes_at_committed_offsets(world: World, start: Polling) -> None:
     first = start()
     first.holds(BOTH)
     first.polls(2)
@@ -308,7 +299,7 @@ def test_session_expiry_drops_prefetched_records_and_resumes_at_committed_offset
 
 
 def test_fetched_records_are_not_returned_while_the_lease_is_expired(
-    start: Start, monkeypatch: pytest.MonkeyPatch
+    start: Polling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = start()
     first.polls(2)
@@ -320,7 +311,7 @@ def test_fetched_records_are_not_returned_while_the_lease_is_expired(
     assert first.poll() != {}
 
 
-def test_offsets_that_are_given_are_committed_and_nothing_else(world: World, start: Start) -> None:
+def test_offsets_that_are_given_are_committed_and_nothing_else(world: World, start: Polling) -> None:
     first = start()
     first.holds(BOTH)
     first.polls(3)
@@ -336,7 +327,7 @@ def test_offsets_that_are_given_are_committed_and_nothing_else(world: World, sta
             first.consumer.commit({T0: wrong})  # type: ignore[dict-item]
 
 
-def test_a_pause_loses_no_record_and_a_seek_moves_the_position_of_the_next_poll(start: Start) -> None:
+def test_a_pause_loses_no_record_and_a_seek_moves_the_position_of_the_next_poll(start: Polling) -> None:
     first = start()
     first.holds(BOTH)
     first.polls(2)
@@ -360,7 +351,7 @@ def test_a_pause_loses_no_record_and_a_seek_moves_the_position_of_the_next_poll(
     assert consumer.committed(T0) == 5, "also backwards"
 
 
-def test_history_has_the_polled_records_and_each_seek_and_commit_elsewhere(start: Start, tmp_path: Path) -> None:
+def test_history_has_the_polled_records_and_each_seek_and_commit_elsewhere(start: Polling, tmp_path: Path) -> None:
     first = start(history_dir=str(tmp_path / "history"))
     first.holds(BOTH)
     first.polls(3)
@@ -382,7 +373,7 @@ def test_history_has_the_polled_records_and_each_seek_and_commit_elsewhere(start
     assert sought == [position + 5, 0, 0], "the commit beyond them, the seek, and the commit there"
 
 
-def test_the_log_is_asked_as_with_kafkas_consumer(start: Start) -> None:
+def test_the_log_is_asked_as_with_kafkas_consumer(start: Polling) -> None:
     first = start()
     first.holds(BOTH)
     consumer = first.consumer
@@ -397,7 +388,7 @@ def test_the_log_is_asked_as_with_kafkas_consumer(start: Start) -> None:
         consumer.offsets_for_times({T0: -1})
 
 
-def test_unassigned_partition_cannot_be_paused_or_sought(start: Start) -> None:
+def test_unassigned_partition_cannot_be_paused_or_sought(start: Polling) -> None:
     consumer = start().consumer
 
     for change in (consumer.pause, consumer.resume, consumer.seek_to_end, lambda part: consumer.seek(part, 3)):

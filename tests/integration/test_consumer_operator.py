@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from consumer.operator.consumer_operator import ConsumerOperator, Processor
 from coordinator.zk.errors import UsageError
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.store import Delete, Operation
+from coordinator.zk.store import Delete
 from tests.support.client_side import Hooked, creates, no_answer
 from tests.support.memlog import MemoryLog
 from tests.support.region import PATHS, Operating, OperatingRegion, running
@@ -160,7 +159,8 @@ def test_rebalance_with_a_full_queue_checkpoints_the_processed_records_exactly(o
     session = a_session(o)
     one = stuck(o, queued=100, max_poll_records=1, operator_driven=True, open_store=lambda: session)
     queued: list[int] = []
-    session.before(_gives_up_owners, lambda: queued.append(one.operator.queued))
+    gives_up = lambda done: any(isinstance(each, Delete) and "/owners/" in each.path for each in done)  # noqa: E731
+    session.before(gives_up, lambda: queued.append(one.operator.queued))
 
     o.member("c2")
     is_draining(one)
@@ -168,10 +168,6 @@ def test_rebalance_with_a_full_queue_checkpoints_the_processed_records_exactly(o
 
     o.settles()
     assert queued == [0], "records of revoked partitions are dropped before another member owns them"
-
-
-def _gives_up_owners(operations: Sequence[Operation]) -> bool:
-    return any(isinstance(each, Delete) and "/owners/" in each.path for each in operations)
 
 
 def test_process_exception_ends_the_operator_uncheckpointed_and_names_the_record(o: OperatingRegion) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import OffsetRecord
 from tests.support.client_side import Fronts, creates
 from tests.support.hand import Wrap
-from tests.support.hand_polled import HandPolled
+from tests.support.hand_polled import Polling
 from tests.support.memlog import MemoryLog
 from tests.support.stores import FrontStore, Reads
 from tests.support.wait import eventually
@@ -169,28 +169,10 @@ def test_a_command_that_is_refused_again_and_again_is_not_tried_without_a_pause(
     eventually(lambda: one.held == parts("t", 0), 5, "it has obeyed")
 
 
-@pytest.mark.parametrize("folder", [PATHS.history, PATHS.offsets, PATHS.owners])
-def test_folder_removed_by_hand_is_recreated_when_a_member_dies(world: World, folder: str) -> None:
-    log = MemoryLog(100)
-    one = world.consumer("g", "c1", {"t": 1}, log=log)
-    two = world.consumer("g", "c2", {"t": 1}, log=log)
-    world.stable("g", 2)
-    all_is_committed(world, 100)
-    world.remove(folder)
-
-    two.vanish()
-
-    eventually(lambda: one.held == BOTH, 10, "the other has all")
-    log.end = 200
-    all_is_committed(world, 200)
-
-
 # ---- committing
 
 
-def test_commit_succeeds_when_the_incarnation_ends_before_offsets_are_published(
-    world: World, polled: Callable[..., HandPolled]
-) -> None:
+def test_commit_succeeds_when_the_incarnation_ends_before_offsets_are_published(world: World, polled: Polling) -> None:
     world.topic("u", 1)
     fronts, opener = Fronts(Reads), kazoo_factory(world.zk, SESSION_MS)
     one = polled("c1", MemoryLog(50), ("u",), lambda: fronts(opener()), offsets_interval_ms=1)
@@ -211,9 +193,7 @@ def test_commit_succeeds_when_the_incarnation_ends_before_offsets_are_published(
     assert world.offsets("g") == dict.fromkeys(parts("u", 0), 50)
 
 
-def test_a_stop_whose_callback_raised_is_obeyed_with_the_next_poll(
-    world: World, polled: Callable[..., HandPolled]
-) -> None:
+def test_a_stop_whose_callback_raised_is_obeyed_with_the_next_poll(world: World, polled: Polling) -> None:
     one = polled("c1", MemoryLog())
     one.holds(BOTH)
 

@@ -19,8 +19,6 @@ from tests.support.world import parts
 NAMES = ("c1", "c2", "c3")
 SESSION_S = 1.5
 
-STRATEGIES = ("range", "round-robin", "sticky", "cooperative-sticky")
-
 
 @pytest.mark.full("members as processes")
 @pytest.mark.parametrize("together", [True, False], ids=["all", "rolling"])
@@ -80,7 +78,7 @@ def test_group_consumption_continues_while_consumers_start_and_stop_one_by_one(g
 
 
 @pytest.mark.full("members as processes")
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", ["range", "round-robin", "sticky", "cooperative-sticky"])
 def test_valid_assignment_gives_each_partition_one_owner_after_each_join(group: EventGroup, strategy: str) -> None:
     group.world.coordinator()
 
@@ -108,8 +106,7 @@ def test_rolling_coordinator_restart_rebalances_no_consumer_and_stops_no_fetchin
     events = group.consumes_everything()
     assert group.world.state("g").generation == generation
     for name, seen in events.consumers.items():
-        was = before.consumers[name]
-        assert (seen.assigned, seen.revoked) == (was.assigned, was.revoked), f"{name} was rebalanced"
+        assert callbacks(seen) == callbacks(before.consumers[name]), f"{name} was rebalanced"
     assert sum(events.position.values()) == events.consumed
 
 
@@ -189,9 +186,6 @@ def test_second_live_holder_of_a_seat_fences_the_first_without_a_rebalance(group
     after = group.joined(["c1-again", "c2", "c3"])
     assert group.world.state("g").generation == generation
     assert callbacks(after.consumers["c2"]) == callbacks(before.consumers["c2"])
-
-
-# ---- changing the strategy without downtime
 
 
 @pytest.mark.full("members as processes")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -100,16 +101,12 @@ def test_member_that_carries_out_no_command_is_evicted_by_the_clock(
     bad = lying(protocols=(strategy,), max_poll_interval_ms=4000)
     runtime = ThreadRuntime()
 
-    def disobeys() -> None:
-        DISOBEYS[how](bad)
+    disobeys = partial(DISOBEYS[how], bad)
 
     def has_begun() -> bool:
         disobeys()
-        return (
-            len(bad.channel.running) == 4
-            if how == "keeps what it has stopped"
-            else served.created_commands("g", "bad") > 0
-        )
+        has_all = len(bad.channel.running) == 4
+        return has_all if how == "keeps what it has stopped" else served.created_commands("g", "bad") > 0
 
     began = runtime.monotonic()
     eventually(has_begun, 5, "it has disobeyed alone, or has all")

@@ -6,7 +6,6 @@ import json
 import re
 import signal
 from collections import Counter
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from consumer.logs.embedded.producer import Producer
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.segments import SegmentsRecord
 from tests.support.cli import run_json, run_ok
-from tests.support.hand_polled import HandPolled
+from tests.support.hand_polled import Polling
 from tests.support.memlog import MemoryLog
 from tests.support.processes import ProjectProcess, consumer_process, node_process
 from tests.support.proxy import Proxy
@@ -152,12 +151,6 @@ def test_a_consumer_ends_by_itself_after_so_many_records_or_so_long_without_one(
 # ---- names that are taken over, refusals, and what no consumer reads
 
 
-def owner_czxid(world: World) -> int:
-    node = world.store.get(PATHS.owner("t", 0))
-    assert node is not None
-    return node.stat.czxid
-
-
 def test_process_whose_name_was_taken_delivers_until_its_lease_ends(zookeeper_proxy: Proxy, world: World) -> None:
     assert "**Until then it may still deliver**" in section("Take-over of a name")
     world.coordinator()
@@ -169,12 +162,13 @@ def test_process_whose_name_was_taken_delivers_until_its_lease_ends(zookeeper_pr
     try:
         eventually(lambda: old.poll(50) and old.assignment() == parts("t", 0, 1), 10, "the old process has both")
         eventually(lambda: old.poll(50) and not old.member.wake.is_set(), 10, "it waits for no answer of ZooKeeper")
-        first = owner_czxid(world)
+        first = world.store.get(PATHS.owner("t", 0))
         zookeeper_proxy.hold()
 
         new = world.consumer("g", "c1", {"t": 1}, log=log)
         eventually(lambda: new.held == parts("t", 0, 1) and new.records, 5, "the new process fetches them")
-        assert owner_czxid(world) > first, "the later owner has the higher one"
+        later = world.store.get(PATHS.owner("t", 0))
+        assert first and later and later.stat.czxid > first.stat.czxid, "the later owner has the higher one"
         assert old.member.lease_left_s > 0
         assert old.poll(0), "and the old one still delivers"
 
@@ -205,9 +199,7 @@ def test_a_consumer_that_commits_fetches_on_while_its_group_is_paused(world: Wor
     assert SegmentsRecord.parse("segments", world.data(PATHS.segments) or b"").paused == "by hand"
 
 
-def test_consumer_over_group_max_size_is_accepted_after_another_member_left(
-    world: World, polled: Callable[..., HandPolled]
-) -> None:
+def test_consumer_over_group_max_size_is_accepted_after_another_member_left(world: World, polled: Polling) -> None:
     world.coordinator(group_max_size=1)
     world.topic("t", 2)
     member = world.consumer("g", "c1", {"t": 1})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import BegunRecord, OffsetRecord
-from tests.support.hand_polled import HandPolled
+from tests.support.hand_polled import HandPolled, Polling
 from tests.support.processes import consumer_process
 from tests.support.slots import SlotBench
 from tests.support.timedlog import TimedLog
@@ -46,9 +45,6 @@ def world(world: World) -> World:
     return world
 
 
-Starting = Callable[..., HandPolled]
-
-
 def record(world: World, partition: TopicPartition = T0) -> OffsetRecord:
     data = world.data(PATHS.offset(*partition))
     assert data is not None, partition
@@ -63,7 +59,7 @@ def note(world: World, topic: str = "t") -> BegunRecord:
     ("position", "start"), [("end", 100), ("2026-11-21T10:00:00Z", 100), ("1970-01-01T00:00:40Z", 40), ("40000", 40)]
 )
 def test_successor_of_an_owner_that_died_uncommitted_starts_at_the_same_position(
-    world: World, polled: Starting, position: str, start: int
+    world: World, polled: Polling, position: str, start: int
 ) -> None:
     world.topic("t", 2)
     log = TimedLog(end=100)
@@ -72,8 +68,11 @@ def test_successor_of_an_owner_that_died_uncommitted_starts_at_the_same_position
     standing = record(world)
     first.vanish()
     log.end = 150
+    log.asked.clear()
 
-    second = polled("c2", log, start_position=position)
+    second = polled("c2", log, start_position="beginning")
+    second.holds(parts("t", 0, 1))
+    assert log.asked == [], "what is recorded counts, and not the configuration of a later owner"
     second.is_at(150)
 
     assert (standing.offset, standing.topic_id != "", standing.start != "") == (start, True, True)
@@ -83,22 +82,7 @@ def test_successor_of_an_owner_that_died_uncommitted_starts_at_the_same_position
     assert (record(world).offset, record(world).start) == (150, ""), "by now it is an offset like any other"
 
 
-def test_recorded_start_overrides_the_configuration_of_a_later_owner(world: World, polled: Starting) -> None:
-    world.topic("t", 2)
-    log = TimedLog(end=100)
-    first = polled("c1", log, start_position="end")
-    first.holds(parts("t", 0, 1))
-    first.vanish()
-    log.asked.clear()
-
-    second = polled("c2", log, start_position="beginning")
-    second.holds(parts("t", 0, 1))
-
-    assert (second.consumer.position(T0), log.asked) == (100, [])
-    assert record(world).start == "end"
-
-
-def test_partition_added_and_topic_created_while_the_group_runs_lose_no_record(world: World, polled: Starting) -> None:
+def test_partition_added_and_topic_created_while_the_group_runs_lose_no_record(world: World, polled: Polling) -> None:
     old = world.topic("t", 2)
     log = TimedLog(end=50)
     app = polled("c1", log, topics=("t", "u"), start_position="end")
@@ -115,7 +99,7 @@ def test_partition_added_and_topic_created_while_the_group_runs_lose_no_record(w
     assert [record(world, partition).start for partition in later] == ["beginning", "beginning"]
 
 
-def test_none_without_an_offset_raises_and_partitions_with_offsets_are_held(world: World, polled: Starting) -> None:
+def test_none_without_an_offset_raises_and_partitions_with_offsets_are_held(world: World, polled: Polling) -> None:
     topic = world.topic("t", 2)
     world.put(PATHS.offset("t", 1), OffsetRecord(7, topic.id, 0).to_bytes())
     app = polled("c1", TimedLog(end=50), auto_offset_reset="none")
@@ -131,7 +115,7 @@ def test_none_without_an_offset_raises_and_partitions_with_offsets_are_held(worl
     assert app.begun == {T0: 9, TopicPartition("t", 1): 7}
 
 
-def test_topic_with_deleted_offsets_begins_at_the_start_position(world: World, polled: Starting) -> None:
+def test_topic_with_deleted_offsets_begins_at_the_start_position(world: World, polled: Polling) -> None:
     topic = world.topic("t", 1)
     log = TimedLog(end=50)
     first = polled("c1", log, start_position="beginning")
@@ -148,7 +132,7 @@ def test_topic_with_deleted_offsets_begins_at_the_start_position(world: World, p
     assert (second.consumer.position(T0), record(world).start) == (50, "end")
 
 
-def test_offsets_set_before_the_group_ran_leave_the_others_to_start_position(world: World, polled: Starting) -> None:
+def test_offsets_set_before_the_group_ran_leave_the_others_to_start_position(world: World, polled: Polling) -> None:
     topic = world.topic("t", 2)
     new = NewOffset(PartitionOffsets(T0, topic.id, None, None, 0, 50), 7)
     write_offsets(world.store, "g", [new], {"t": topic})
@@ -199,7 +183,7 @@ def test_a_command_without_an_offset_and_with_none_ends_with_one_clear_sentence(
 
 
 @pytest.fixture
-def log(world: World, polled: Starting) -> TimedLog:
+def log(world: World, polled: Polling) -> TimedLog:
     """The group has committed 20, and by now there are 40 to 70."""
     world.topic("t", 1)
     log = TimedLog(end=20)
@@ -213,7 +197,7 @@ def log(world: World, polled: Starting) -> TimedLog:
 
 @pytest.mark.parametrize(("reset", "first"), [("earliest", 40), ("latest", 70)])
 def test_committed_offset_below_the_log_start_follows_auto_offset_reset(
-    world: World, polled: Starting, log: TimedLog, reset: str, first: int, caplog: pytest.LogCaptureFixture
+    world: World, polled: Polling, log: TimedLog, reset: str, first: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     after = polled("c1", log, auto_offset_reset=reset)
     after.is_at(70)
@@ -229,7 +213,7 @@ def test_committed_offset_below_the_log_start_follows_auto_offset_reset(
 
 
 def test_a_log_that_was_cut_below_the_committed_offset_is_an_error_with_none(
-    world: World, polled: Starting, log: TimedLog
+    world: World, polled: Polling, log: TimedLog
 ) -> None:
     after = polled("c1", log, auto_offset_reset="none")
 

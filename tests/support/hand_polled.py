@@ -14,8 +14,6 @@ from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from tests.support.wait import eventually
 from tests.support.world import World
 
-Offsets = dict[TopicPartition, int]
-
 
 class HandPolled(Callbacks):
     """A consumer of group `g`, in the thread of the test.
@@ -73,12 +71,12 @@ class HandPolled(Callbacks):
         eventually(look, 15, f"all is read up to {end}")
 
     @property
-    def begun(self) -> Offsets:
+    def begun(self) -> dict[TopicPartition, int]:
         """Of each partition the first offset that was returned."""
         return {partition: offsets[0] for partition, offsets in self.found.items()}
 
     @property
-    def returned(self) -> Offsets:
+    def returned(self) -> dict[TopicPartition, int]:
         """Of each partition the offset after the last one that was returned."""
         return {partition: offsets[-1] + 1 for partition, offsets in self.found.items()}
 
@@ -105,3 +103,7 @@ class HandPolled(Callbacks):
 
     def close(self) -> None:
         self.consumer.close()
+
+
+Polling = Callable[..., HandPolled]
+"""Makes one that ends with the test."""
