@@ -49,27 +49,14 @@ def test_policy_is_read_back_as_it_was_written() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"",
-        DENIED,
-        changed(acl="closed"),
-        changed(acl_read="secure"),
-        changed(acl=True),
-        changed(coordinators=[]),
-        changed(operators=None),
-        changed(members=["world:anyone"]),
-        changed(members=["auth:"]),
-        changed(members=["super:"]),
-        changed(members=["sasl:"]),
-        changed(members=["digest:ann:secret"]),
-        changed(members="sasl:a"),
-        changed(members=[f"sasl:{n}" for n in range(9)]),
-        changed(members=["sasl:" + "a" * 246]),
-        changed(members=["sasl:a\nb"]),
-        changed(members=[f"sasl:{n}{'a' * 200}" for n in range(5)]),
-        changed(regions=["a/b"]),
-        changed(regions=[".."]),
+        b"", DENIED, changed(acl="closed"), changed(acl_read="secure"), changed(acl=True), changed(coordinators=[]),
+        changed(operators=None), changed(members=["world:anyone"]), changed(members=["auth:"]),
+        changed(members=["super:"]), changed(members=["sasl:"]), changed(members=["digest:ann:secret"]),
+        changed(members="sasl:a"), changed(members=[f"sasl:{n}" for n in range(9)]),
+        changed(members=["sasl:" + "a" * 246]), changed(members=["sasl:a\nb"]),
+        changed(members=[f"sasl:{n}{'a' * 200}" for n in range(5)]), changed(regions=["a/b"]), changed(regions=[".."]),
     ],
-)
+)  # fmt: skip
 def test_malformed_policy_is_bad_data(data: bytes) -> None:
     with pytest.raises(BadData) as caught:
         AclPolicy.parse("the policy", data)

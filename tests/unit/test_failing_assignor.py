@@ -204,28 +204,16 @@ ELSEWHERE: Any = None
 """The store, which no test here touches."""
 
 
-class NothingAsked:
-    """No requests of operators."""
-
-    def pause_of(self, group: str) -> None:
-        return None
-
-    def with_held(self, group: str, reasons: tuple[str, ...]) -> tuple[str, ...]:
-        return reasons
-
-    def requested(self, group: str) -> Requested | None:
-        return None
-
-
 class Group:
     """A group's turns, which a rebalancer of the test's takes.
 
     :ivar taken: how often it was asked to.
     """
 
-    def __init__(self, turn: Turn | None = None, asked: object = None, not_before_s: float = 0.0) -> None:
+    def __init__(self, turn: Turn | None = None, asked: type[Asked] = Asked, not_before_s: float = 0.0) -> None:
         self.runtime = ManualRuntime()
-        self.handlers = Handlers(a_term(ELSEWHERE, self.runtime), RANGE, print, asked or NothingAsked())  # type: ignore[arg-type]
+        term = a_term(ELSEWHERE, self.runtime)
+        self.handlers = Handlers(term, RANGE, print, asked(term))
         self.turns = GroupTurns(self, not_before=self.runtime.now + not_before_s)  # type: ignore[arg-type]
         self.handlers._groups["g"] = self.turns
         self.taken = 0
@@ -321,18 +309,18 @@ def test_a_turn_after_an_unanswered_one_counts_from_the_change_that_began_both()
     assert changed == [15, 30]
 
 
-class AskedAgain(NothingAsked):
+class AskedAgain(Asked):
     """An operator repeats its request as soon as it is answered."""
 
     def requested(self, group: str) -> Requested | None:
         return Requested(1, 0, "requested")
 
-    def answer(self, group: str, request: Requested) -> None:
-        pass
+    def answer(self, group: str, request: Requested) -> bool:
+        return True
 
 
 def test_an_operators_requests_in_a_loop_are_paced_a_single_one_is_not() -> None:
-    group = Group(Turn(None, state=GroupState("Stable")), AskedAgain(), not_before_s=5.0)
+    group = Group(Turn(None, state=GroupState("Stable")), AskedAgain, not_before_s=5.0)
     began, taken = group.runtime.now, []
     while group.runtime.now < began + 60:
         group.handlers.requests.request("g", "a request")
