@@ -94,8 +94,12 @@ def write_history(root: Path) -> None:
     recorder_in(str(root / "g"), "n")
 
 
-WRITERS = [write_segment, write_state, write_marker, write_log, write_history]
-each_writer = pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__)
+def written_by(*writers: Callable[[Path], None]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("write", writers, ids=lambda write: write.__name__)
+
+
+each_writer = written_by(write_segment, write_state, write_marker, write_log, write_history)
+each_writer_of_records = written_by(write_segment, write_state, write_log)
 
 
 def modes(root: Path) -> set[str]:
@@ -103,20 +107,12 @@ def modes(root: Path) -> set[str]:
     return {stat.filemode(path.lstat().st_mode) for path in root.rglob("*")}
 
 
-@pytest.mark.parametrize(
-    ("parent", "mode"),
-    [
-        (0o755, 0o750),
-        (0o775, 0o750),
-        (0o1777, 0o750),
-        (0o2770, 0o770),
-        (0o2750, 0o750),
-        (0o2777, 0o770),
-        (0o700, 0o750),
-    ],
-)
-def test_a_group_may_write_only_where_the_operator_has_said_so(parent: int, mode: int) -> None:
-    assert folder_mode(parent) == mode
+GROUP_MAY_WRITE = {0o2770: 0o770, 0o2777: 0o770}
+
+
+@pytest.mark.parametrize("parent", [0o755, 0o775, 0o1777, 0o2770, 0o2750, 0o2777, 0o700], ids=oct)
+def test_a_group_may_write_only_where_the_operator_has_said_so(parent: int) -> None:
+    assert folder_mode(parent) == GROUP_MAY_WRITE.get(parent, 0o750)
 
 
 @pytest.mark.parametrize(
@@ -153,11 +149,9 @@ def test_a_forbidden_change_of_modes_leaves_them_narrower(storage: Path, monkeyp
 
     monkeypatch.setattr(os, "fchmod", forbidden)
     a_folder(storage / "g", 0o2770, TEAM)
-    with acting_as(EXECUTOR, STAFF, TEAM):
-        with umask(0o007):  # as in the unit of a consumer
-            SegmentFolder(str(storage)).write("g/c1/abc-0000000001.arrow", [NOTHING])
-        with umask(0o022):
-            SegmentFolder(str(storage)).write("g/c2/abc-0000000001.arrow", [NOTHING])
+    for name, mask in (("c1", 0o007), ("c2", 0o022)):  # the first as in the unit of a consumer
+        with acting_as(EXECUTOR, STAFF, TEAM), umask(mask):
+            SegmentFolder(str(storage)).write(f"g/{name}/abc-0000000001.arrow", [NOTHING])
 
     found = [stat.filemode((storage / "g" / name).stat().st_mode) for name in ("c1", "c2")]
     assert found == ["drwxrws---", "drwxr-s---"]
@@ -230,7 +224,7 @@ def test_a_log_that_may_not_be_read_is_an_error_and_not_empty(storage: Path) -> 
         EmbeddedLog(storage).latest("g", "id", 0)
 
 
-@pytest.mark.parametrize("write", [write_segment, write_state, write_log], ids=lambda write: write.__name__)
+@each_writer_of_records
 def test_nothing_is_written_where_others_may_write(tmp_path: Path, write: Callable[[Path], None]) -> None:
     (tmp_path / "g").mkdir()
     (tmp_path / "g").chmod(0o777)
@@ -242,7 +236,7 @@ def test_nothing_is_written_where_others_may_write(tmp_path: Path, write: Callab
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o2770])
-@pytest.mark.parametrize("write", [write_segment, write_state, write_log], ids=lambda write: write.__name__)
+@each_writer_of_records
 def test_nothing_is_written_into_a_strangers_folder(storage: Path, write: Callable[[Path], None], mode: int) -> None:
     storage.chmod(0o1777)
     a_folder(storage / "g", mode, STAFF, STRANGER)  # made before the team's, where everybody may make one
