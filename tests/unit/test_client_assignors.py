@@ -8,9 +8,11 @@ from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import DEFAULT, Mock
 
 import pytest
 
@@ -24,14 +26,12 @@ from consumer.membership.call_guard import MemberContext
 from coordinator import assignors
 from coordinator.assignors import RangeAssignor, Subscriber
 from coordinator.zk.errors import BadData, ConnectionLost, RebalanceFailed, UsageError
-from coordinator.zk.store import Node, Watch
 from coordinator.zk.znodes.group_state import MAX_METADATA_BYTES
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import Topic
 from tests.property.tree import MemoryTree
 from tests.support.memlog import MemoryLog
-from tests.support.stores import FrontStore
 from tests.unit.strategies import STRATEGIES, parts
 
 Racks = Mapping[TopicPartition, frozenset[str]]
@@ -174,21 +174,14 @@ def test_a_third_partys_assignor_needs_no_more_than_assign() -> None:
 
 
 def test_racks_are_read_again_after_a_read_that_failed() -> None:
-    tree, many = MemoryTree(), 0
+    tree = MemoryTree()
     tree.ensure("/brokers/ids")
     tree.put("/brokers/ids/1", b'{"rack": "a"}')
-
-    class Fails(FrontStore):
-        def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
-            nonlocal many
-            many += 1
-            if many == 1:
-                raise ConnectionLost("a test")
-            return self.behind.get_many(paths, watch)
-
+    store = Mock(wraps=tree.open())
+    store.get_many.side_effect = chain([ConnectionLost("a test")], repeat(DEFAULT))
     context = SimpleNamespace(paths=GroupPaths("g"), config=SimpleNamespace(brokers_path="/brokers"))
     topics, data = {"t": Topic("t", "t-1", (0,))}, {"t": b'{"partitions": {"0": [1]}}'}
-    lookup = LeaderLookup(cast("MemberContext", context), Fails(tree.open()), MemoryLog(), topics, data, {})
+    lookup = LeaderLookup(cast("MemberContext", context), store, MemoryLog(), topics, data, {})
     with pytest.raises(ConnectionLost):
         lookup.racks(T0)
 

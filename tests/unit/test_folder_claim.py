@@ -31,7 +31,7 @@ from consumer.sealing.segment_files import (
 )
 from consumer.spark.fetchers.pool import FetcherPool
 from coordinator.zk.errors import AccessDenied, ConnectionLost
-from coordinator.zk.store import DENIED, Node, Stat, Store
+from coordinator.zk.store import DENIED, Node, Stat
 from coordinator.zk.znodes.paths import is_name
 from coordinator.zk.znodes.regions import MAX_STATE_BYTES
 from tests.unit.manual import ManualRuntime
@@ -45,20 +45,10 @@ def folder(tmp_path: Path) -> SegmentFolder:
     return SegmentFolder(str(tmp_path))
 
 
-class Chroot:
-    """The znode `/consumers` of a chroot, and the sessions that were opened."""
-
-    def __init__(self, czxid: int, ctime_ms: int = 0x195) -> None:
-        self.node: Node | None = Node(b"", Stat(czxid, czxid, czxid, 0, 0, 0, 0, ctime_ms))
-        self.closed = 0
-
-    def open(self) -> Store:
-        store: Any = SimpleNamespace(get=lambda _: self.node, close=self._close)
-        opened: Store = store
-        return opened
-
-    def _close(self) -> None:
-        self.closed += 1
+def chroot(czxid: int = 0x1F, ctime_ms: int = 0x195, data: bytes = b"") -> Mock:
+    """Opens sessions in a chroot with this znode `/consumers`."""
+    node = Node(data, Stat(czxid, czxid, czxid, 0, 0, 0, 0, ctime_ms))
+    return Mock(return_value=Mock(**{"get.return_value": node}))
 
 
 def marked(folder: SegmentFolder) -> str:
@@ -212,12 +202,10 @@ def test_a_read_of_a_marker_claims_nothing(folder: SegmentFolder, tmp_path: Path
 
 
 def test_the_identity_of_a_chroot_is_the_creation_of_consumers_if_it_may_be_read() -> None:
-    assert chroot_of(Chroot(0x1F).open()) == OWN
-    assert chroot_of(Chroot(0x1F, 0x196).open()) != OWN, "a new ensemble begins with the same numbers"
-    chroot = Chroot(0)
-    chroot.node = Node(DENIED, Stat(0, 0, 0, 0, 0, 0, 0))
+    assert chroot_of(chroot()()) == OWN
+    assert chroot_of(chroot(0x1F, 0x196)()) != OWN, "a new ensemble begins with the same numbers"
     with pytest.raises(AccessDenied, match="/consumers may not be read"):
-        chroot_of(chroot.open())
+        chroot_of(chroot(0, 0, DENIED)())
 
 
 # ---- a slot
@@ -225,40 +213,31 @@ def test_the_identity_of_a_chroot_is_the_creation_of_consumers_if_it_may_be_read
 
 def test_a_session_in_another_chroot_is_closed_and_writes_nothing(folder: SegmentFolder, tmp_path: Path) -> None:
     claim(folder, "g", OTHER, "segments_dir")
-    chroot = Chroot(0x1F)
-    files = ClaimedFiles(folder, "g", ManualRuntime())
+    files, opens = ClaimedFiles(folder, "g", ManualRuntime()), chroot()
 
     with pytest.raises(ForeignFolder):
-        files.opening(chroot.open)()
+        files.opening(opens)()
     with pytest.raises(ForeignFolder):
         files.write(FILE, iter([]))
 
-    assert chroot.closed == 1
+    assert opens().close.call_count == 1
     assert files_in(tmp_path) == [f"g/{MARKER}"]
 
 
 def test_a_session_without_an_answer_is_closed(folder: SegmentFolder) -> None:
-    chroot = Chroot(0x1F)
-
-    def unanswered() -> Store:
-        def get(_: str) -> None:
-            raise ConnectionLost("no answer")
-
-        store: Any = SimpleNamespace(get=get, close=chroot.open().close)
-        opened: Store = store
-        return opened
+    session = Mock(**{"get.side_effect": ConnectionLost("no answer")})
 
     with pytest.raises(ConnectionLost):
-        ClaimedFiles(folder, "g", ManualRuntime()).opening(unanswered)()
+        ClaimedFiles(folder, "g", ManualRuntime()).opening(lambda: session)()
 
-    assert chroot.closed == 1
+    assert session.close.call_count == 1
 
 
 def test_storage_that_fails_at_the_start_is_claimed_before_the_first_write(tmp_path: Path) -> None:
     root = tmp_path / "storage"
     root.touch()
     files = ClaimedFiles(SegmentFolder(str(root)), "g", ManualRuntime())
-    files.opening(Chroot(0x1F).open)()
+    files.opening(chroot())()
     with pytest.raises(NotADirectoryError):
         files.write(FILE, iter([]))
 
@@ -271,7 +250,7 @@ def test_storage_that_fails_at_the_start_is_claimed_before_the_first_write(tmp_p
 def test_a_slot_looks_at_its_marker_again_after_a_minute(folder: SegmentFolder) -> None:
     runtime = ManualRuntime()
     files = ClaimedFiles(folder, "g", runtime)
-    files.opening(Chroot(0x1F).open)()
+    files.opening(chroot())()
     Path(folder.path("g"), MARKER).unlink()
     claim(folder, "g", OTHER, "segments_dir")
 
