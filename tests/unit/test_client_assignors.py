@@ -388,51 +388,42 @@ def of_threads(line: str) -> dict[str, PartitionSet]:
     return {thread: parts(text) for thread, text in pairs(line).items()}
 
 
-class Case:
-    """What is given, and what the assignor has found."""
-
-    def __init__(self, words: Mapping[str, str], assignor: ClientAssignor) -> None:
-        wants = {name: text.partition("@") for name, text in pairs(words["members"]).items()}
-        metadata = {name: subscribes(topics.replace(",", " "), rack) for name, (topics, _, rack) in wants.items()}
-        threads: dict[str, dict[str, PartitionSet]] = defaultdict(dict)
-        for thread, has in of_threads(words.get("held", "")).items():
-            threads[thread.partition("-")[0]][thread] = has
-        members = {name: holds(Assignment(has)) for name, has in threads.items()}
-        self.held = {name: has.running for name, has in members.items()}
-        self.lags = {name: int(lag) for name, lag in by_partition(words.get("lags", "")).items()}
-        lookup = with_racks(by_partition(words["racks"])) if "racks" in words else with_lags(self.lags)
-        self.found = assigned_by(assignor, words["topics"], metadata, lookup, members)
-        self.matches = sum(
-            wants[name][2] in lookup.racks(one) for name, has in self.found.items() for one in has.partitions
-        )
+def numbers(line: str) -> list[int]:
+    return [*map(int, line.split())]
 
 
-FOUND: dict[str, tuple[Callable[[Case], object], Callable[[str], object]]] = {
-    "assigns": (
-        lambda case: {thread: has for one in case.found.values() for thread, has in one.threads.items()},
-        of_threads,
-    ),
-    "counts": (
-        lambda case: [len(one.partitions) for one in case.found.values()],
-        lambda line: [*map(int, line.split())],
-    ),
-    "loads": (lambda case: sorted(loads(case.found, case.lags).values()), lambda line: [*map(int, line.split())]),
-    "loads-of": (lambda case: {thread: str(load) for thread, load in loads(case.found, case.lags).items()}, pairs),
-    "matches": (lambda case: case.matches, int),
-    "moves": (
-        lambda case: {one for name, has in case.held.items() for one in has - case.found[name].partitions},
-        parts,
-    ),
-    "grows": (
-        lambda case: {name for name, has in case.held.items() if case.found[name].partitions > has},
-        lambda line: set(line.split()),
-    ),
-    "shrinks": (
-        lambda case: {name for name, has in case.held.items() if case.found[name].partitions < has},
-        lambda line: set(line.split()),
-    ),
-}
-"""Word -> what is found, and how the file's values are read."""
+def found_in(words: Mapping[str, str], assignor: ClientAssignor) -> dict[str, object]:
+    """What the words of the file name, where an assignor gets what is given."""
+    wants = {name: text.partition("@") for name, text in pairs(words["members"]).items()}
+    metadata = {name: subscribes(topics.replace(",", " "), rack) for name, (topics, _, rack) in wants.items()}
+    threads: dict[str, dict[str, PartitionSet]] = defaultdict(dict)
+    for thread, has in of_threads(words.get("held", "")).items():
+        threads[thread.partition("-")[0]][thread] = has
+    members = {name: holds(Assignment(has)) for name, has in threads.items()}
+    lags = {name: int(lag) for name, lag in by_partition(words.get("lags", "")).items()}
+    lookup = with_racks(by_partition(words["racks"])) if "racks" in words else with_lags(lags)
+
+    found = assigned_by(assignor, words["topics"], metadata, lookup, members)
+
+    weights = loads(found, lags) if lags else {}
+    changes = [(name, held.running, found[name].partitions) for name, held in members.items()]
+    return {
+        "assigns": {thread: has for one in found.values() for thread, has in one.threads.items()},
+        "counts": [len(one.partitions) for one in found.values()],
+        "loads": sorted(weights.values()),
+        "loads-of": {thread: str(load) for thread, load in weights.items()},
+        "matches": sum(wants[name][2] in lookup.racks(one) for name, has in found.items() for one in has.partitions),
+        "moves": {one for _, had, has in changes for one in had - has},
+        "grows": [name for name, had, has in changes if has > had],
+        "shrinks": [name for name, had, has in changes if has < had],
+    }
+
+
+READ: dict[str, Callable[[str], object]] = {
+    "assigns": of_threads, "counts": numbers, "loads": numbers, "loads-of": pairs, "matches": int, "moves": parts,
+    "grows": str.split, "shrinks": str.split,
+}  # fmt: skip
+"""How the values of what is found are read."""
 CASES = Path(__file__).with_name("client_assignors.txt").read_text().split("\n== ")[1:]
 
 
@@ -441,14 +432,12 @@ def test_assignment_is_that_of_the_case(text: str) -> None:
     title, *lines = text.strip().splitlines()
     words = {word: values for word, _, values in (line.partition(" ") for line in lines)}
     expected = words.keys() - GIVEN
-    assert expected and expected <= FOUND.keys()
+    assert expected and expected <= READ.keys()
     tolerance = [float(value) for value in words.get("tolerance", "").split()]
 
-    case = Case(words, LagAssignor(*tolerance) if title.startswith("lag: ") else RackAssignor())
+    found = found_in(words, LagAssignor(*tolerance) if title.startswith("lag: ") else RackAssignor())
 
-    for word in expected:
-        find, read = FOUND[word]
-        assert find(case) == read(words[word]), word
+    assert {word: found[word] for word in expected} == {word: READ[word](words[word]) for word in expected}
 
 
 @pytest.mark.parametrize("tolerance", [-0.1, float("nan"), float("inf")])

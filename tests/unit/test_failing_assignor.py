@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -154,23 +155,15 @@ def test_a_third_partys_error_is_logged_with_its_traceback(caplog: pytest.LogCap
 # ---- the record of an assignment in the history (S8): every input of an assignor
 
 
-class Remembering(ManualRuntime):
-    def __init__(self) -> None:
-        super().__init__()
-        self.events: list[Mapping[str, Any]] = []
-
-    def record(self, event: str, **fields: Any) -> None:
-        self.events.append({"event": event, **fields})
-
-
 ONE = Subscriber("c1", {"t": 2}, parts("t:0"), 3, "data", "instance", {part: "c1-1" for part in parts("t:0-1")})
 
 
 def recorded(*members: Subscriber) -> Mapping[str, Any]:
-    runtime = Remembering()
+    runtime = Mock()
     RecordingAssignor(StickyAssignor(), runtime, "g").assign(members, numbered("t:3"))
-    (event,) = runtime.events
-    return event
+    (event,) = runtime.record.call_args_list
+    fields: Mapping[str, Any] = event.kwargs
+    return fields
 
 
 @pytest.mark.parametrize(
