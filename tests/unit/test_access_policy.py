@@ -320,7 +320,7 @@ OF_THE_CHROOT: list[list[Step]] = [
         (of_member, OF_GROUPS, [OTHER_MEMBERS, OPEN_GROUP]),
     ],
 )
-def test_change_between_any_two_reads_is_followed(
+def test_change_between_two_reads_is_seen(
     made: Callable[[], Znodes], paths: list[str], changes: list[list[Step]]
 ) -> None:
     """Also between an answer and its use: the watch has fired by then, and what was read must not be kept."""
@@ -364,9 +364,7 @@ def test_nothing_is_created_open_while_a_policy_is_malformed(path: str) -> None:
 
 @pytest.mark.parametrize("data", [b"x", b"[]", b'{"acl":"secure"}'])
 @pytest.mark.parametrize("policy", [AclPolicy(), SECURE, replace(SECURE, is_read_open=True, readers=())])
-def test_chroot_with_a_malformed_policy_stays_as_it_is(
-    policy: AclPolicy, data: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_chroot_of_bad_policy_stays_as_it_is(policy: AclPolicy, data: bytes, caplog: pytest.LogCaptureFixture) -> None:
     znodes = Znodes({ACL_POLICY: data})
     znodes.acls = {path: acl_of(path, policy) for path in (CONSUMERS, GROUPS)}
     acls = source(znodes)

@@ -176,9 +176,7 @@ UNUSABLE = {
 
 
 @pytest.mark.parametrize("case", UNUSABLE)
-def test_unusable_one_is_ignored_with_the_reason_and_others_are_not(
-    case: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unusable_one_is_ignored_with_the_reason_and_others_not(case: str, caplog: pytest.LogCaptureFixture) -> None:
     side, name, what, reason = UNUSABLE[case]
     known = {name: type(one) for name, one in side.registered([]).items()}
 
@@ -230,9 +228,7 @@ def test_client_assignor_of_a_package_precedes_its_strategy_of_the_same_name(ins
     assert isinstance(found["theirs"], Named)
 
 
-def test_strategy_of_a_package_cannot_take_a_client_assignors_name(
-    install: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_strategy_of_a_package_takes_no_client_assignors_name(install: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Theirs, "name", "lag")
 
     assert isinstance(installed(install, "", f"lag = {THEIRS}:Theirs")["lag"], LagAssignor)

@@ -400,9 +400,7 @@ def test_a_name_service_that_does_not_answer_is_in_the_message() -> None:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("name_service")
-def test_waiting_is_a_line_in_the_log_with_it(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_waiting_is_a_line_of_the_log_too(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     refusal("gone1:2181", wait_s=0.2)
     assert caplog.messages == []
     monkeypatch.setattr(kazoo_client, "NOTICE_S", 0.1)

@@ -343,9 +343,7 @@ class FailingRebalancer:
 
 @pytest.mark.parametrize("error", [LeaseLapsed, RebalanceFailed])
 @pytest.mark.long
-def test_log_record_of_a_failed_turn_retains_no_objects(
-    error: type[Exception], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_log_record_of_a_failed_turn_holds_no_object(error: type[Exception], caplog: pytest.LogCaptureFixture) -> None:
     group, rebalancer = Group(), FailingRebalancer(error("turn failed"))
     kept = weakref.ref(rebalancer)
     group.handlers._groups["g"] = GroupTurns(rebalancer)  # type: ignore[arg-type]

@@ -284,9 +284,7 @@ class Asking(Consumer):
         self._calls = CallGuard(ManualRuntime(), ManualRuntime().event())
         self._log = log = kafka.log()
         self._member: Any = SimpleNamespace(channel=None)
-        self._polling = Polling(
-            config, Fetcher(log), ManualRuntime(), lambda fetched, checked: None, lambda jumps: None
-        )
+        self._polling = Polling(config, Fetcher(log), ManualRuntime(), Mock(), Mock())
         self._polling.begin(held)
 
 

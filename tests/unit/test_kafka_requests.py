@@ -117,9 +117,7 @@ def test_leader_that_is_named_without_its_address_has_none(requests: Requests, m
 
 
 @pytest.mark.parametrize("code", [ck.KafkaError.UNKNOWN_TOPIC_OR_PART, ck.KafkaError.TOPIC_AUTHORIZATION_FAILED])
-def test_controller_with_an_error_has_accepted_credentials(
-    requests: Requests, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
+def test_erring_controller_accepted_credentials(requests: Requests, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     requests.is_mute = True
 
     found = described(requests, monkeypatch, ck.KafkaException(ck.KafkaError(code)))
@@ -198,9 +196,7 @@ def test_offset_of_a_time_is_asked_for_where_the_latest_came() -> None:
     assert cluster.asked[:2] == [([0, 1, 2, 3], LATEST), ([0, 2], 1000)]
 
 
-def test_beside_a_mute_controller_a_broker_names_the_leaders(
-    requests: Requests, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_beside_a_mute_controller_brokers_name_the_leaders(requests: Requests, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client may be new; and a broker that answers has accepted the credentials."""
     asked: list[str] = []
     timeouts: list[float] = []

@@ -262,9 +262,7 @@ def client() -> Iterator[KafkaClient]:
         (KafkaError._AUTHENTICATION, REFUSED, True),
     ],
 )
-def test_untrusted_certificate_and_wrong_password_refuse(
-    client: KafkaClient, code: int, text: str, is_refusal: bool
-) -> None:
+def test_bad_certificate_and_wrong_password_refuse(client: KafkaClient, code: int, text: str, is_refusal: bool) -> None:
     client._on_error(KafkaError(code, text))
 
     assert client.refusal == (text if is_refusal else "")
