@@ -114,7 +114,7 @@ def test_unread_offset_is_left_unchanged() -> None:
     assert written(only, PATHS.channel("a")) and not written(only, PATHS.offset("t", 0))
 
 
-def test_large_end_moves_the_fence_and_then_removes_partitions_with_offsets_and_owners() -> None:
+def test_large_end_moves_the_fence_then_removes_partitions_offsets_and_owners() -> None:
     left = count = 2 * PARTITIONS_A_STEP + 1
 
     first, *found = multis(a_group(running(count, HANGS, commands=2)))

@@ -240,7 +240,7 @@ def test_record_written_during_a_lookup_by_time_is_not_skipped(kafka: Brokers, m
     assert kafka.log().offset_for_timestamp("t", "id", 0, 5) == 3
 
 
-def test_end_of_a_topic_unknown_to_a_broker_is_neither_a_start_nor_reported_as_0_nor_sought(kafka: Brokers) -> None:
+def test_end_of_a_topic_unknown_to_a_broker_is_no_start_nor_0_nor_sought(kafka: Brokers) -> None:
     """A 0 would be recorded as the group's start, although a broker that just started learns the topic later."""
     kafka.ends["t", 0], kafka.ids["t"] = 100, ""
     consumer, starts = Asking(kafka, {T0: Position("id", 40)}), Starts(kafka.log(), StartRule.parse("end", "latest"))
