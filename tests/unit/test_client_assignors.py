@@ -6,7 +6,7 @@ import json
 import logging
 from base64 import b64encode
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 from pathlib import Path
@@ -23,7 +23,6 @@ from consumer.assignment.lag import LagAssignor
 from consumer.assignment.metadata import ConsumerMetadata
 from consumer.assignment.rack import RackAssignor
 from consumer.membership.call_guard import MemberContext
-from coordinator import assignors
 from coordinator.assignors import RangeAssignor, Subscriber
 from coordinator.zk.errors import BadData, ConnectionLost, RebalanceFailed, UsageError
 from coordinator.zk.znodes.group_state import MAX_METADATA_BYTES
@@ -291,18 +290,6 @@ def test_threads_are_listed_for_existing_topics() -> None:
 # ---- coordinator-side strategies as client assignors
 
 
-class Noting(RangeAssignor):
-    """Records its input."""
-
-    def __init__(self) -> None:
-        self.members: list[Subscriber] = []
-        self.topics: dict[str, Sequence[int]] = {}
-
-    def assign(self, subscribers: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> assignors.Assignment:
-        self.members, self.topics = list(subscribers), dict(topics)
-        return super().assign(subscribers, topics)
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_strategy_keeps_its_name_and_is_cooperative_when_it_is_not_eager(strategy: str) -> None:
     adapted = CoordinatorStrategy(STRATEGIES[strategy])
@@ -314,7 +301,7 @@ def test_a_strategy_keeps_its_name_and_is_cooperative_when_it_is_not_eager(strat
 
 def test_strategy_gets_the_same_input_as_on_a_coordinator() -> None:
     """Wildcards are resolved; empty and unsubscribed topics are dropped, and user data that is no text."""
-    noting, part = Noting(), TopicPartition("t1", 0)
+    noting, part = Mock(wraps=RangeAssignor(), is_eager=True), TopicPartition("t1", 0)
     held = Held(frozenset({part}), 4, {part: "a-1"}, "i1")
     metadata = {
         "a": ConsumerMetadata({"t1": 2, "gone": 1}, user_data="é".encode()),
@@ -325,8 +312,9 @@ def test_strategy_gets_the_same_input_as_on_a_coordinator() -> None:
 
     assigned_by(CoordinatorStrategy(noting), "t1:1 t2:1 t3:0 u:1 v:1 empty:0", data, members={"a": held})
 
-    assert noting.topics == {"t1": (0,), "t2": (0,), "u": (0,)}
-    assert noting.members == [
+    members, topics = noting.assign.call_args.args
+    assert topics == {"t1": (0,), "t2": (0,), "u": (0,)}
+    assert list(members) == [
         Subscriber("a", {"t1": 2}, frozenset({part}), 4, "é", "i1", {part: "a-1"}),
         Subscriber("b", {"t1": 1, "t2": 1}),
         Subscriber("c", {"u": 1}),
@@ -346,16 +334,11 @@ def test_a_member_with_unreadable_metadata_gets_nothing_and_is_logged(caplog: py
 
 
 def test_strategy_that_violates_its_contract_fails_the_assignment() -> None:
-    class Forgets(RangeAssignor):
-        name = "forgets"
-
-        def assign(
-            self, subscribers: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]
-        ) -> assignors.Assignment:
-            return {}
+    forgets = Mock(is_eager=True, **{"assign.return_value": {}})
+    forgets.name = "forgets"
 
     with pytest.raises(RebalanceFailed, match="assignor forgets leaves out or invents 2 partitions"):
-        assigned_by(CoordinatorStrategy(Forgets()), "t:2", {"a": subscribes("t")})
+        assigned_by(CoordinatorStrategy(forgets), "t:2", {"a": subscribes("t")})
 
 
 # ---- the assignors `lag` and `rack`, most of whose assignments are in `client_assignors.txt`
