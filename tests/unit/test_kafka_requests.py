@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from types import SimpleNamespace
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from unittest.mock import Mock
 
 import confluent_kafka as ck
@@ -156,18 +156,6 @@ def answered(answers: Mapping[K, T]) -> Pending[K, T]:
     return Pending(futures.values(), lambda: {key: future.result() for key, future in futures.items()})
 
 
-class Counted(Questions):
-    """:ivar failures: the failed lookups that count against the connection: two are a refusal, for half a minute."""
-
-    def __init__(self, client: object) -> None:
-        self.failures = 0
-        super().__init__(lambda has_failed: self._count(client, has_failed))
-
-    def _count(self, client: object, has_failed: bool) -> Requests:
-        self.failures += has_failed
-        return cast(Requests, client)
-
-
 @pytest.mark.parametrize(
     ("answer", "remembered_s", "failures"),
     [(Unanswered("no answer"), 600, 1), (Unanswered("no answer"), 0, 3), (NO_TOPIC, 600, 0)],
@@ -177,18 +165,19 @@ def test_failures_of_the_connection_are_counted(
     monkeypatch: pytest.MonkeyPatch, answer: Described | LogError, remembered_s: float, failures: int
 ) -> None:
     monkeypatch.setattr("consumer.logs.kafka.topics.AWAY_S", remembered_s)
-    lookups = Counted(Cluster(answer))
+    connect = Mock(return_value=Cluster(answer))
+    lookups = Questions(connect)
     for partition in range(3):
         with pytest.raises(UnknownTopic if answer is NO_TOPIC else Unanswered):
             lookups.one("t", "id", partition, EARLIEST)
 
-    assert lookups.failures == failures
+    assert sum(call.args[0] for call in connect.call_args_list) == failures, "two are a refusal, for half a minute"
 
 
 def test_offset_of_a_time_is_asked_for_where_the_latest_came() -> None:
     """A leader that hangs is waited for once."""
     cluster = Cluster(Described("id", frozenset(range(4))))
-    lookups = Counted(cluster)
+    lookups = Questions(Mock(return_value=cluster))
 
     assert lookups.one("t", "id", 0, 1000) == 7
     with pytest.raises(LogError, match="no answer"):
