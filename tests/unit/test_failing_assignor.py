@@ -51,10 +51,7 @@ class Made(RangeAssignor):
 
 
 def raises(error: BaseException) -> Assign:
-    def assign(subscribers: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> Any:
-        raise error
-
-    return assign
+    return Mock(side_effect=error)
 
 
 class Untellable(Exception):

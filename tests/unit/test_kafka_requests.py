@@ -187,17 +187,7 @@ def test_offset_of_a_time_is_asked_for_where_the_latest_came() -> None:
 
 def test_beside_a_mute_controller_brokers_name_the_leaders(requests: Requests, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client may be new; and a broker that answers has accepted the credentials."""
-    asked: list[str] = []
-    timeouts: list[float] = []
-
-    def offsets(specs: object, isolation_level: object, request_timeout: float) -> dict[str, object]:
-        asked.append("offsets")
-        timeouts.append(request_timeout)
-        return {}
-
-    client = SimpleNamespace(
-        list_topics=lambda topic, timeout: asked.append(f"leaders of {topic}"), list_offsets=offsets
-    )
+    client = Mock(**{"list_offsets.return_value": {}})
     monkeypatch.undo()
     monkeypatch.setattr(requests, "_asking", lambda: client)
 
@@ -206,9 +196,10 @@ def test_beside_a_mute_controller_brokers_name_the_leaders(requests: Requests, m
     requests.is_mute = True
     requests.offsets({("t", 0): LATEST})
 
-    assert asked == ["offsets", "leaders of t", "offsets"]
-    assert requests.is_accepted
-    assert timeouts[0] > 3 and 2 * timeouts[0] < ANSWER_TIMEOUT_S, "it ends by itself, with the answers that came"
+    assert [name for name, *_ in client.method_calls] == ["list_offsets", "list_topics", "list_offsets"]
+    assert client.list_topics.call_args.args[0] == "t" and requests.is_accepted
+    timeout_s = client.list_offsets.call_args.kwargs["request_timeout"]
+    assert timeout_s > 3 and 2 * timeout_s < ANSWER_TIMEOUT_S, "it ends by itself, with the answers that came"
 
 
 @pytest.mark.long
