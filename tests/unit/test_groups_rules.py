@@ -140,13 +140,6 @@ def test_a_terminal_shows_the_last_table_in_place(
     assert printed.rstrip().removesuffix("\x1b[?25h").rstrip().endswith("note 0")
 
 
-def test_table_is_shown_once_with_notes_on_stderr_without_watch(capsys: pytest.CaptureFixture[str]) -> None:
-    show(shots(1).__next__, "table", None, None)
-
-    printed = capsys.readouterr()
-    assert (printed.out.count("GROUP"), printed.err) == (1, "note 0\n")
-
-
 @pytest.mark.parametrize(
     ("pattern", "is_preferred", "wanted"),
     [
