@@ -176,9 +176,7 @@ UNUSABLE = {
 
 
 @pytest.mark.parametrize("case", UNUSABLE)
-def test_unusable_one_is_ignored_with_the_reason_and_others_are_not(
-    case: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unusable_one_is_ignored_with_the_reason_and_others_not(case: str, caplog: pytest.LogCaptureFixture) -> None:
     side, name, what, reason = UNUSABLE[case]
     known = {name: type(one) for name, one in side.registered([]).items()}
 
@@ -230,9 +228,7 @@ def test_client_assignor_of_a_package_precedes_its_strategy_of_the_same_name(ins
     assert isinstance(found["theirs"], Named)
 
 
-def test_strategy_of_a_package_cannot_take_a_client_assignors_name(
-    install: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_strategy_of_a_package_takes_no_client_assignors_name(install: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Theirs, "name", "lag")
 
     assert isinstance(installed(install, "", f"lag = {THEIRS}:Theirs")["lag"], LagAssignor)
@@ -274,25 +270,18 @@ def test_unusable_assignor_of_an_application_is_refused_at_once(given: list[base
 # ---- the drill's own assignor: registered like a package's, with faults only on request
 
 
-class Gate:
-    """As `drills.workloads.process.Gate`, which takes signals."""
+class Gate(threading.Event):
+    """As `drills.workloads.process.Gate`, which takes signals: open while it is set."""
 
-    def __init__(self) -> None:
-        self.opened = threading.Event()
-        self.opened.set()
-
-    @property
-    def is_open(self) -> bool:
-        return self.opened.is_set()
-
-    def pass_through(self) -> None:
-        self.opened.wait()
+    is_open = property(threading.Event.is_set)
+    pass_through = threading.Event.wait
 
 
 @pytest.fixture
 def gate() -> Iterator[Gate]:
-    before = list(sys.meta_path)
-    yield Gate()
+    before, gate = list(sys.meta_path), Gate()
+    gate.set()
+    yield gate
     sys.meta_path[:] = before
     slot.installed = None
 
@@ -320,25 +309,25 @@ def test_assignor_is_found_by_its_entry_point_and_assigns_as_the_named_strategy(
 
 def test_assignor_raises_while_the_gate_is_shut(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
     found = loaded("raises", gate)
-    gate.opened.clear()
+    gate.clear()
 
     with pytest.raises(RuntimeError, match="requested a failure"):
         shares(found)
 
     assert '"how":"raises"' in capsys.readouterr().out
-    gate.opened.set()
+    gate.set()
     assert shares(found) == {"a": 2, "b": 2}
 
 
 def test_assignor_hangs_until_the_gate_is_open(gate: Gate) -> None:
     found, answers = loaded("hangs", gate), list[dict[str, int]]()
-    gate.opened.clear()
+    gate.clear()
     leader = threading.Thread(target=lambda: answers.append(shares(found)))
     leader.start()
 
     leader.join(0.1)
     assert answers == []
-    gate.opened.set()
+    gate.set()
     leader.join(10)
     assert answers == [{"a": 2, "b": 2}]
 

@@ -109,9 +109,7 @@ def test_seal_rate_limit_is_shared_when_exceeded(own: list[int], most: int, shor
     ("own", "shortest", "published"),
     [([200, 1000], 400, 400), ([400, 1000], 400, None), ([200], 0, None), ([], 400, None)],
 )
-def test_interval_is_published_to_groups_that_seal_more_often(
-    own: list[int], shortest: int, published: int | None
-) -> None:
+def test_interval_is_published_to_groups_that_seal_faster(own: list[int], shortest: int, published: int | None) -> None:
     assert published_interval_ms(own, shortest) == published
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -28,7 +29,6 @@ from coordinator.zk.znodes.group_state import Answer, GroupState, MemberAnswer
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GroupPaths
 from coordinator.zk.znodes.records import START_FETCHER, BegunRecord, Command, OffsetRecord, Topic, parsed_channel
-from tests.property.tree import MemoryTree, MemoryTreeStore
 from tests.support.strategies import RANGE
 from tests.support.terms import a_term
 from tests.support.turns import snapshot_of
@@ -54,25 +54,13 @@ def running(count: int, how: str = HAS_DIED, commands: int = 0) -> str:
     return f"member a runs={numbered(count)} at=4/1 {how}\n" + "a gets start 4/1 t-0\n" * commands
 
 
-class Committed(MemoryTreeStore):
-    """Records commits without applying them."""
-
-    def __init__(self) -> None:
-        super().__init__(MemoryTree(), 1, lambda: None, 3.0)
-        self.commits: list[list[Operation]] = []
-
-    def commit(self, operations: Sequence[Operation]) -> list[str]:
-        self.commits.append(list(operations))
-        return [""] * len(operations)
-
-
 def multis(seen: Snapshot) -> list[list[Operation]]:
     """The multis that a term commits for the plan of a turn."""
-    store = Committed()
+    store = Mock(**{"commit.side_effect": lambda operations: [""] * len(operations)})
     term = a_term(store, ManualRuntime(), seen.epoch, 9)
     for nth, step in enumerate(steps(seen, plan(seen, RANGE))):
         term.commit(with_state(seen, nth, step))
-    return store.commits
+    return [list(call.args[0]) for call in store.commit.call_args_list]
 
 
 def written(operations: Sequence[Operation], path: str) -> list[Operation]:

@@ -6,11 +6,13 @@ import json
 import logging
 from base64 import b64encode
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import DEFAULT, Mock
 
 import pytest
 
@@ -21,17 +23,14 @@ from consumer.assignment.lag import LagAssignor
 from consumer.assignment.metadata import ConsumerMetadata
 from consumer.assignment.rack import RackAssignor
 from consumer.membership.call_guard import MemberContext
-from coordinator import assignors
 from coordinator.assignors import RangeAssignor, Subscriber
 from coordinator.zk.errors import BadData, ConnectionLost, RebalanceFailed, UsageError
-from coordinator.zk.store import Node, Watch
 from coordinator.zk.znodes.group_state import MAX_METADATA_BYTES
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import Topic
 from tests.property.tree import MemoryTree
 from tests.support.memlog import MemoryLog
-from tests.support.stores import FrontStore
 from tests.unit.strategies import STRATEGIES, parts
 
 Racks = Mapping[TopicPartition, frozenset[str]]
@@ -174,21 +173,14 @@ def test_a_third_partys_assignor_needs_no_more_than_assign() -> None:
 
 
 def test_racks_are_read_again_after_a_read_that_failed() -> None:
-    tree, many = MemoryTree(), 0
+    tree = MemoryTree()
     tree.ensure("/brokers/ids")
     tree.put("/brokers/ids/1", b'{"rack": "a"}')
-
-    class Fails(FrontStore):
-        def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
-            nonlocal many
-            many += 1
-            if many == 1:
-                raise ConnectionLost("a test")
-            return self.behind.get_many(paths, watch)
-
+    store = Mock(wraps=tree.open())
+    store.get_many.side_effect = chain([ConnectionLost("a test")], repeat(DEFAULT))
     context = SimpleNamespace(paths=GroupPaths("g"), config=SimpleNamespace(brokers_path="/brokers"))
     topics, data = {"t": Topic("t", "t-1", (0,))}, {"t": b'{"partitions": {"0": [1]}}'}
-    lookup = LeaderLookup(cast("MemberContext", context), Fails(tree.open()), MemoryLog(), topics, data, {})
+    lookup = LeaderLookup(cast("MemberContext", context), store, MemoryLog(), topics, data, {})
     with pytest.raises(ConnectionLost):
         lookup.racks(T0)
 
@@ -298,18 +290,6 @@ def test_threads_are_listed_for_existing_topics() -> None:
 # ---- coordinator-side strategies as client assignors
 
 
-class Noting(RangeAssignor):
-    """Records its input."""
-
-    def __init__(self) -> None:
-        self.members: list[Subscriber] = []
-        self.topics: dict[str, Sequence[int]] = {}
-
-    def assign(self, subscribers: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> assignors.Assignment:
-        self.members, self.topics = list(subscribers), dict(topics)
-        return super().assign(subscribers, topics)
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_strategy_keeps_its_name_and_is_cooperative_when_it_is_not_eager(strategy: str) -> None:
     adapted = CoordinatorStrategy(STRATEGIES[strategy])
@@ -321,7 +301,7 @@ def test_a_strategy_keeps_its_name_and_is_cooperative_when_it_is_not_eager(strat
 
 def test_strategy_gets_the_same_input_as_on_a_coordinator() -> None:
     """Wildcards are resolved; empty and unsubscribed topics are dropped, and user data that is no text."""
-    noting, part = Noting(), TopicPartition("t1", 0)
+    noting, part = Mock(wraps=RangeAssignor(), is_eager=True), TopicPartition("t1", 0)
     held = Held(frozenset({part}), 4, {part: "a-1"}, "i1")
     metadata = {
         "a": ConsumerMetadata({"t1": 2, "gone": 1}, user_data="é".encode()),
@@ -332,8 +312,9 @@ def test_strategy_gets_the_same_input_as_on_a_coordinator() -> None:
 
     assigned_by(CoordinatorStrategy(noting), "t1:1 t2:1 t3:0 u:1 v:1 empty:0", data, members={"a": held})
 
-    assert noting.topics == {"t1": (0,), "t2": (0,), "u": (0,)}
-    assert noting.members == [
+    members, topics = noting.assign.call_args.args
+    assert topics == {"t1": (0,), "t2": (0,), "u": (0,)}
+    assert list(members) == [
         Subscriber("a", {"t1": 2}, frozenset({part}), 4, "é", "i1", {part: "a-1"}),
         Subscriber("b", {"t1": 1, "t2": 1}),
         Subscriber("c", {"u": 1}),
@@ -353,16 +334,11 @@ def test_a_member_with_unreadable_metadata_gets_nothing_and_is_logged(caplog: py
 
 
 def test_strategy_that_violates_its_contract_fails_the_assignment() -> None:
-    class Forgets(RangeAssignor):
-        name = "forgets"
-
-        def assign(
-            self, subscribers: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]
-        ) -> assignors.Assignment:
-            return {}
+    forgets = Mock(is_eager=True, **{"assign.return_value": {}})
+    forgets.name = "forgets"
 
     with pytest.raises(RebalanceFailed, match="assignor forgets leaves out or invents 2 partitions"):
-        assigned_by(CoordinatorStrategy(Forgets()), "t:2", {"a": subscribes("t")})
+        assigned_by(CoordinatorStrategy(forgets), "t:2", {"a": subscribes("t")})
 
 
 # ---- the assignors `lag` and `rack`, most of whose assignments are in `client_assignors.txt`
@@ -395,51 +371,42 @@ def of_threads(line: str) -> dict[str, PartitionSet]:
     return {thread: parts(text) for thread, text in pairs(line).items()}
 
 
-class Case:
-    """What is given, and what the assignor has found."""
-
-    def __init__(self, words: Mapping[str, str], assignor: ClientAssignor) -> None:
-        wants = {name: text.partition("@") for name, text in pairs(words["members"]).items()}
-        metadata = {name: subscribes(topics.replace(",", " "), rack) for name, (topics, _, rack) in wants.items()}
-        threads: dict[str, dict[str, PartitionSet]] = defaultdict(dict)
-        for thread, has in of_threads(words.get("held", "")).items():
-            threads[thread.partition("-")[0]][thread] = has
-        members = {name: holds(Assignment(has)) for name, has in threads.items()}
-        self.held = {name: has.running for name, has in members.items()}
-        self.lags = {name: int(lag) for name, lag in by_partition(words.get("lags", "")).items()}
-        lookup = with_racks(by_partition(words["racks"])) if "racks" in words else with_lags(self.lags)
-        self.found = assigned_by(assignor, words["topics"], metadata, lookup, members)
-        self.matches = sum(
-            wants[name][2] in lookup.racks(one) for name, has in self.found.items() for one in has.partitions
-        )
+def numbers(line: str) -> list[int]:
+    return [*map(int, line.split())]
 
 
-FOUND: dict[str, tuple[Callable[[Case], object], Callable[[str], object]]] = {
-    "assigns": (
-        lambda case: {thread: has for one in case.found.values() for thread, has in one.threads.items()},
-        of_threads,
-    ),
-    "counts": (
-        lambda case: [len(one.partitions) for one in case.found.values()],
-        lambda line: [*map(int, line.split())],
-    ),
-    "loads": (lambda case: sorted(loads(case.found, case.lags).values()), lambda line: [*map(int, line.split())]),
-    "loads-of": (lambda case: {thread: str(load) for thread, load in loads(case.found, case.lags).items()}, pairs),
-    "matches": (lambda case: case.matches, int),
-    "moves": (
-        lambda case: {one for name, has in case.held.items() for one in has - case.found[name].partitions},
-        parts,
-    ),
-    "grows": (
-        lambda case: {name for name, has in case.held.items() if case.found[name].partitions > has},
-        lambda line: set(line.split()),
-    ),
-    "shrinks": (
-        lambda case: {name for name, has in case.held.items() if case.found[name].partitions < has},
-        lambda line: set(line.split()),
-    ),
-}
-"""Word -> what is found, and how the file's values are read."""
+def found_in(words: Mapping[str, str], assignor: ClientAssignor) -> dict[str, object]:
+    """What the words of the file name, where an assignor gets what is given."""
+    wants = {name: text.partition("@") for name, text in pairs(words["members"]).items()}
+    metadata = {name: subscribes(topics.replace(",", " "), rack) for name, (topics, _, rack) in wants.items()}
+    threads: dict[str, dict[str, PartitionSet]] = defaultdict(dict)
+    for thread, has in of_threads(words.get("held", "")).items():
+        threads[thread.partition("-")[0]][thread] = has
+    members = {name: holds(Assignment(has)) for name, has in threads.items()}
+    lags = {name: int(lag) for name, lag in by_partition(words.get("lags", "")).items()}
+    lookup = with_racks(by_partition(words["racks"])) if "racks" in words else with_lags(lags)
+
+    found = assigned_by(assignor, words["topics"], metadata, lookup, members)
+
+    weights = loads(found, lags) if lags else {}
+    changes = [(name, held.running, found[name].partitions) for name, held in members.items()]
+    return {
+        "assigns": {thread: has for one in found.values() for thread, has in one.threads.items()},
+        "counts": [len(one.partitions) for one in found.values()],
+        "loads": sorted(weights.values()),
+        "loads-of": {thread: str(load) for thread, load in weights.items()},
+        "matches": sum(wants[name][2] in lookup.racks(one) for name, has in found.items() for one in has.partitions),
+        "moves": {one for _, had, has in changes for one in had - has},
+        "grows": [name for name, had, has in changes if has > had],
+        "shrinks": [name for name, had, has in changes if has < had],
+    }
+
+
+READ: dict[str, Callable[[str], object]] = {
+    "assigns": of_threads, "counts": numbers, "loads": numbers, "loads-of": pairs, "matches": int, "moves": parts,
+    "grows": str.split, "shrinks": str.split,
+}  # fmt: skip
+"""How the values of what is found are read."""
 CASES = Path(__file__).with_name("client_assignors.txt").read_text().split("\n== ")[1:]
 
 
@@ -448,14 +415,12 @@ def test_assignment_is_that_of_the_case(text: str) -> None:
     title, *lines = text.strip().splitlines()
     words = {word: values for word, _, values in (line.partition(" ") for line in lines)}
     expected = words.keys() - GIVEN
-    assert expected and expected <= FOUND.keys()
+    assert expected and expected <= READ.keys()
     tolerance = [float(value) for value in words.get("tolerance", "").split()]
 
-    case = Case(words, LagAssignor(*tolerance) if title.startswith("lag: ") else RackAssignor())
+    found = found_in(words, LagAssignor(*tolerance) if title.startswith("lag: ") else RackAssignor())
 
-    for word in expected:
-        find, read = FOUND[word]
-        assert find(case) == read(words[word]), word
+    assert {word: found[word] for word in expected} == {word: READ[word](words[word]) for word in expected}
 
 
 @pytest.mark.parametrize("tolerance", [-0.1, float("nan"), float("inf")])

@@ -216,31 +216,14 @@ def test_missing_servers_are_reported_with_the_option_to_set(kind: type) -> None
 @pytest.mark.parametrize(
     "text",
     [
-        "session_timeout_ms = inf\n",
-        "session_timeout_ms = nan\n",
-        "session_timeout_ms = []\n",
-        "session_timeout_ms = true\n",
-        "session_timeout_ms = 4000.5\n",
-        "node = 5\n",
-        "zk = 5\n",
-        'zk = ["a:1", "b:1"]\n',
-        "brokers_path = 5\n",
-        "no_such_option = 1\n",
-        "[run]\nnode = 'a'\n",
-        "session_timeout_ms = \n",
-        "not toml",
-        '"\\u001b[31m" = 1\n',
+        "session_timeout_ms = inf\n", "session_timeout_ms = nan\n", "session_timeout_ms = []\n",
+        "session_timeout_ms = true\n", "session_timeout_ms = 4000.5\n", "node = 5\n", "zk = 5\n",
+        'zk = ["a:1", "b:1"]\n', "brokers_path = 5\n", "no_such_option = 1\n", "[run]\nnode = 'a'\n",
+        "session_timeout_ms = \n", "not toml", '"\\u001b[31m" = 1\n',
     ],
-)
+)  # fmt: skip
 def test_invalid_file_is_refused_with_one_sentence(tmp_path: Path, text: str) -> None:
     refused(CoordinatorConfig, {} if text.startswith("zk") else ZK, written(tmp_path, text))
-
-
-def test_unknown_option_in_a_file_is_reported_with_the_known_ones(tmp_path: Path) -> None:
-    message = refused(CoordinatorConfig, ZK, written(tmp_path, "sesion_timeout_ms = 1\n"))
-
-    assert "'sesion_timeout_ms'" in message
-    assert "session_timeout_ms" in message
 
 
 def test_unreadable_file_is_reported_with_its_name(tmp_path: Path) -> None:
@@ -250,6 +233,12 @@ def test_unreadable_file_is_reported_with_its_name(tmp_path: Path) -> None:
     assert "missing.toml" in refused(CoordinatorConfig, ZK, tmp_path / "missing.toml")
     assert "binary.toml" in refused(CoordinatorConfig, ZK, binary)
     assert tmp_path.name in refused(CoordinatorConfig, ZK, tmp_path)
+
+
+def test_unknown_option_in_a_file_is_reported_with_the_known_ones(tmp_path: Path) -> None:
+    message = refused(CoordinatorConfig, ZK, written(tmp_path, "sesion_timeout_ms = 1\n"))
+
+    assert "'sesion_timeout_ms'" in message and "session_timeout_ms" in message
 
 
 @pytest.mark.parametrize(
@@ -411,9 +400,7 @@ def test_a_name_service_that_does_not_answer_is_in_the_message() -> None:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("name_service")
-def test_waiting_is_a_line_in_the_log_with_it(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_waiting_is_a_line_of_the_log_too(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     refusal("gone1:2181", wait_s=0.2)
     assert caplog.messages == []
     monkeypatch.setattr(kazoo_client, "NOTICE_S", 0.1)

@@ -10,7 +10,6 @@ import pytest
 
 from consumer.logs.base import LogError, TopicIdPartition
 from consumer.spark.gc_tuning import fewer_collections
-from consumer.spark.source import data_source
 from consumer.spark.source.data_source import progress_of, stands_of
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
@@ -43,13 +42,6 @@ assert gc.get_freeze_count() <= frozen
 def test_worker_collects_only_objects_created_after_its_modules_were_loaded() -> None:
     done = subprocess.run([sys.executable, "-c", IN_A_WORKER], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-
-
-def test_read_task_excludes_the_modules_from_collection(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[None] = []
-    monkeypatch.setattr(data_source, "spare_modules", lambda: calls.append(None))
-    assert not list(data_source.records([], True))
-    assert calls == [None]
 
 
 def test_slot_collects_less_often_and_restores_the_process() -> None:

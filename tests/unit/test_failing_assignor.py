@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -50,10 +51,7 @@ class Made(RangeAssignor):
 
 
 def raises(error: BaseException) -> Assign:
-    def assign(subscribers: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> Any:
-        raise error
-
-    return assign
+    return Mock(side_effect=error)
 
 
 class Untellable(Exception):
@@ -154,23 +152,15 @@ def test_a_third_partys_error_is_logged_with_its_traceback(caplog: pytest.LogCap
 # ---- the record of an assignment in the history (S8): every input of an assignor
 
 
-class Remembering(ManualRuntime):
-    def __init__(self) -> None:
-        super().__init__()
-        self.events: list[Mapping[str, Any]] = []
-
-    def record(self, event: str, **fields: Any) -> None:
-        self.events.append({"event": event, **fields})
-
-
 ONE = Subscriber("c1", {"t": 2}, parts("t:0"), 3, "data", "instance", {part: "c1-1" for part in parts("t:0-1")})
 
 
 def recorded(*members: Subscriber) -> Mapping[str, Any]:
-    runtime = Remembering()
+    runtime = Mock()
     RecordingAssignor(StickyAssignor(), runtime, "g").assign(members, numbered("t:3"))
-    (event,) = runtime.events
-    return event
+    (event,) = runtime.record.call_args_list
+    fields: Mapping[str, Any] = event.kwargs
+    return fields
 
 
 @pytest.mark.parametrize(
@@ -204,28 +194,16 @@ ELSEWHERE: Any = None
 """The store, which no test here touches."""
 
 
-class NothingAsked:
-    """No requests of operators."""
-
-    def pause_of(self, group: str) -> None:
-        return None
-
-    def with_held(self, group: str, reasons: tuple[str, ...]) -> tuple[str, ...]:
-        return reasons
-
-    def requested(self, group: str) -> Requested | None:
-        return None
-
-
 class Group:
     """A group's turns, which a rebalancer of the test's takes.
 
     :ivar taken: how often it was asked to.
     """
 
-    def __init__(self, turn: Turn | None = None, asked: object = None, not_before_s: float = 0.0) -> None:
+    def __init__(self, turn: Turn | None = None, asked: type[Asked] = Asked, not_before_s: float = 0.0) -> None:
         self.runtime = ManualRuntime()
-        self.handlers = Handlers(a_term(ELSEWHERE, self.runtime), RANGE, print, asked or NothingAsked())  # type: ignore[arg-type]
+        term = a_term(ELSEWHERE, self.runtime)
+        self.handlers = Handlers(term, RANGE, print, asked(term))
         self.turns = GroupTurns(self, not_before=self.runtime.now + not_before_s)  # type: ignore[arg-type]
         self.handlers._groups["g"] = self.turns
         self.taken = 0
@@ -321,18 +299,18 @@ def test_a_turn_after_an_unanswered_one_counts_from_the_change_that_began_both()
     assert changed == [15, 30]
 
 
-class AskedAgain(NothingAsked):
+class AskedAgain(Asked):
     """An operator repeats its request as soon as it is answered."""
 
     def requested(self, group: str) -> Requested | None:
         return Requested(1, 0, "requested")
 
-    def answer(self, group: str, request: Requested) -> None:
-        pass
+    def answer(self, group: str, request: Requested) -> bool:
+        return True
 
 
 def test_an_operators_requests_in_a_loop_are_paced_a_single_one_is_not() -> None:
-    group = Group(Turn(None, state=GroupState("Stable")), AskedAgain(), not_before_s=5.0)
+    group = Group(Turn(None, state=GroupState("Stable")), AskedAgain, not_before_s=5.0)
     began, taken = group.runtime.now, []
     while group.runtime.now < began + 60:
         group.handlers.requests.request("g", "a request")
@@ -362,9 +340,7 @@ class FailingRebalancer:
 
 @pytest.mark.parametrize("error", [LeaseLapsed, RebalanceFailed])
 @pytest.mark.long
-def test_log_record_of_a_failed_turn_retains_no_objects(
-    error: type[Exception], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_log_record_of_a_failed_turn_holds_no_object(error: type[Exception], caplog: pytest.LogCaptureFixture) -> None:
     group, rebalancer = Group(), FailingRebalancer(error("turn failed"))
     kept = weakref.ref(rebalancer)
     group.handlers._groups["g"] = GroupTurns(rebalancer)  # type: ignore[arg-type]

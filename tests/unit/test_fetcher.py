@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -234,15 +235,11 @@ def test_pending_jump_is_discarded_with_the_position(given_up: bool) -> None:
     assert {part: at.offset for part, at in fetcher.positions.items()} == ({} if given_up else {BROKEN: 45})
 
 
-class LogThatIsAway(TimedLog):
-    """It reports an offset out of range without its own beginning."""
-
-    def earliest(self, topic: str, topic_id: str, partition: int) -> int:
-        raise LogError("the log is away")
-
-
-def test_log_without_a_known_beginning_is_queried_again(caplog: pytest.LogCaptureFixture) -> None:
-    fetcher = Fetcher(LogThatIsAway(end=50, begin=30))
+def test_log_without_a_beginning_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(TimedLog, "earliest", Mock(side_effect=LogError("the log is away")))
+    fetcher = Fetcher(TimedLog(end=50, begin=30))
     fetcher.begin({BROKEN: Position("id", 10)})
 
     assert fetcher.fetch(1 << 20) == []
@@ -254,24 +251,21 @@ def test_log_without_a_known_beginning_is_queried_again(caplog: pytest.LogCaptur
 
 
 class Commits:
-    """Counts commits, of which some fail."""
+    """Auto commits.
 
-    def __init__(self, enable_auto_commit: bool = True) -> None:
-        self.count = 0
-        self.fails = False
+    :ivar made: their commits.
+    """
+
+    def __init__(self, enable_auto_commit: bool = True, fails: Exception | None = None) -> None:
+        self.made = Mock(side_effect=fails)
         self.runtime = ManualRuntime()
         config = ConsumerConfig("zk:1", "g", "c1", enable_auto_commit=enable_auto_commit, auto_commit_interval_ms=5000)
-        self.auto = AutoCommit(config, self.runtime, self._commit)
-
-    def _commit(self) -> None:
-        self.count += 1
-        if self.fails:
-            raise CommitFailed("ZooKeeper does not answer")
+        self.auto = AutoCommit(config, self.runtime, self.made)
 
     def polls_after(self, seconds: float) -> int:
         self.runtime.now += seconds
         self.auto.if_due()
-        return self.count
+        return self.made.call_count
 
 
 def test_auto_commit_runs_every_interval_since_the_last_commit() -> None:
@@ -291,8 +285,7 @@ def test_auto_commit_is_off_unless_enabled() -> None:
 
 
 def test_failed_commit_is_logged_and_retried_after_the_interval(caplog: pytest.LogCaptureFixture) -> None:
-    commits = Commits()
-    commits.fails = True
+    commits = Commits(fails=CommitFailed("ZooKeeper does not answer"))
 
     with caplog.at_level(logging.WARNING):
         assert [commits.polls_after(seconds) for seconds in (5, 1, 4)] == [1, 1, 2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +28,7 @@ from tests.support.turns import cases
 from tests.support.wait import PATIENCE, eventually
 from tests.unit.kafka_schedules import Schedule, variants
 from tests.unit.manual import ManualRuntime
-from tests.unit.modelled_kafka import Answer, Brokers, Client, Place, modelled_kafka
+from tests.unit.modelled_kafka import Brokers, Client, Place, modelled_kafka
 
 T0 = TopicPartition("t", 0)
 FILE = Path(__file__).with_name("kafka_schedules.txt")
@@ -284,9 +284,7 @@ class Asking(Consumer):
         self._calls = CallGuard(ManualRuntime(), ManualRuntime().event())
         self._log = log = kafka.log()
         self._member: Any = SimpleNamespace(channel=None)
-        self._polling = Polling(
-            config, Fetcher(log), ManualRuntime(), lambda fetched, checked: None, lambda jumps: None
-        )
+        self._polling = Polling(config, Fetcher(log), ManualRuntime(), Mock(), Mock())
         self._polling.begin(held)
 
 
@@ -303,28 +301,8 @@ def test_writer_of_tests_counts_a_record_that_is_acknowledged_without_offset(mon
 # ---- something happens between any two requests
 
 
-class Pointed(Client):
-    """A client before (or after) whose requests, and looks into its queue, something happens."""
-
-    point: Point
-
-    def assign(self, starts: Mapping[Place, int]) -> None:
-        with self.point.asked("assign"):
-            super().assign(starts)
-
-    def consume(self, most: int) -> list[Any]:
-        with self.point.asked("consume"):
-            return super().consume(most)
-
-    def describe(self, topics: Iterable[str]) -> Answer:
-        with self.point.asked("describe"):
-            return super().describe(topics)
-
-    def offsets(self, requested: Mapping[Place, int]) -> Answer:
-        with self.point.asked("offsets"):
-            return super().offsets(requested)
-
-
+REQUESTS = {name: getattr(Client, name) for name in ("assign", "consume", "describe", "offsets")}
+"""Requests of a client, and looks into its queue."""
 ENDS = {
     "recreated0": "ids t=new; ends 0,1=0",
     "recreated1": "ids t=new; ends 0,1=15",
@@ -340,6 +318,14 @@ PASSES = {
 }
 
 
+def asked(point: Point, name: str) -> Callable[..., Any]:
+    def request(client: Client, *arguments: Any) -> Any:
+        with point.asked(name):
+            return REQUESTS[name](client, *arguments)
+
+    return request
+
+
 @pytest.mark.parametrize("change", [*ENDS, *PASSES])
 @pytest.mark.long
 def test_change_between_any_two_requests_mixes_up_no_topics(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,8 +333,8 @@ def test_change_between_any_two_requests_mixes_up_no_topics(change: str, monkeyp
 
     def play(point: Point) -> None:
         with modelled_kafka() as kafka:
-            monkeypatch.setattr(Pointed, "point", point, raising=False)
-            monkeypatch.setattr("consumer.logs.kafka.connection.KafkaClient", lambda servers, *_: made(kafka, servers))
+            for name in REQUESTS:
+                monkeypatch.setattr(Client, name, asked(point, name))
             schedule = Schedule(kafka)
             schedule.play("ends 0,1=30; assign 0,1")
             with point.sequence(lambda: schedule.play((ENDS | PASSES)[change])):
@@ -368,8 +354,3 @@ def test_change_between_any_two_requests_mixes_up_no_topics(change: str, monkeyp
             assert not reader.source.problems
 
     assert at_every_point(play) > 5
-
-
-def made(kafka: Brokers, servers: str) -> Client:
-    kafka.clients.append(Pointed(kafka, servers))
-    return kafka.clients[-1]

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from types import SimpleNamespace
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from unittest.mock import Mock
 
 import confluent_kafka as ck
@@ -97,31 +97,30 @@ def test_closed_client_sends_no_request(requests: Requests) -> None:
             ask()
 
 
+def described(requests: Requests, monkeypatch: pytest.MonkeyPatch, answer: object) -> Described | LogError:
+    """What is described of a topic when the controller answers so."""
+    future: Future[Any] = Future()
+    future.set_exception(answer) if isinstance(answer, Exception) else future.set_result(answer)
+    asked = SimpleNamespace(describe_topics=lambda topics, request_timeout: {"t": future})
+    monkeypatch.setattr(requests, "_asking", lambda: asked)
+    return requests.describe(["t"]).results()["t"]
+
+
 def test_leader_that_is_named_without_its_address_has_none(requests: Requests, monkeypatch: pytest.MonkeyPatch) -> None:
     """Just after its death: the last known address stays."""
     leaders = [ck.Node(0, "h", 9092), ck.Node(2, None, 0), None]
     partitions = [SimpleNamespace(id=number, leader=leader) for number, leader in enumerate(leaders)]
-    answer: Future[Any] = Future()
-    answer.set_result(SimpleNamespace(partitions=partitions, topic_id=None))
-    asked = SimpleNamespace(describe_topics=lambda topics, request_timeout: {"t": answer})
-    monkeypatch.setattr(requests, "_asking", lambda: asked)
 
-    found = requests.describe(["t"]).results()["t"]
+    found = described(requests, monkeypatch, SimpleNamespace(partitions=partitions, topic_id=None))
 
     assert isinstance(found, Described) and found.leaders == {0: "h:9092"}
 
 
 @pytest.mark.parametrize("code", [ck.KafkaError.UNKNOWN_TOPIC_OR_PART, ck.KafkaError.TOPIC_AUTHORIZATION_FAILED])
-def test_controller_with_an_error_has_accepted_credentials(
-    requests: Requests, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
-    answer: Future[Any] = Future()
-    answer.set_exception(ck.KafkaException(ck.KafkaError(code)))
-    asked = SimpleNamespace(describe_topics=lambda topics, request_timeout: {"t": answer})
-    monkeypatch.setattr(requests, "_asking", lambda: asked)
+def test_erring_controller_accepted_credentials(requests: Requests, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     requests.is_mute = True
 
-    found = requests.describe(["t"]).results()["t"]
+    found = described(requests, monkeypatch, ck.KafkaException(ck.KafkaError(code)))
 
     assert found == NO_TOPIC or isinstance(found, LogError)
     assert (requests.is_accepted, requests.is_mute) == (True, False)
@@ -157,43 +156,28 @@ def answered(answers: Mapping[K, T]) -> Pending[K, T]:
     return Pending(futures.values(), lambda: {key: future.result() for key, future in futures.items()})
 
 
-class Counted(Questions):
-    """:ivar failures: the failed lookups that count against the connection: two are a refusal, for half a minute."""
-
-    def __init__(self, client: object) -> None:
-        self.failures = 0
-        super().__init__(lambda has_failed: self._count(client, has_failed))
-
-    def _count(self, client: object, has_failed: bool) -> Requests:
-        self.failures += has_failed
-        return cast(Requests, client)
-
-
-@pytest.mark.parametrize(("remembered_s", "failures"), [(600, 1), (0, 3)])
-def test_remembered_failure_is_no_second_one(
-    monkeypatch: pytest.MonkeyPatch, remembered_s: float, failures: int
+@pytest.mark.parametrize(
+    ("answer", "remembered_s", "failures"),
+    [(Unanswered("no answer"), 600, 1), (Unanswered("no answer"), 0, 3), (NO_TOPIC, 600, 0)],
+    ids=["a remembered failure is no second one", "each is one", "a missing topic is none"],
+)
+def test_failures_of_the_connection_are_counted(
+    monkeypatch: pytest.MonkeyPatch, answer: Described | LogError, remembered_s: float, failures: int
 ) -> None:
     monkeypatch.setattr("consumer.logs.kafka.topics.AWAY_S", remembered_s)
-    lookups = Counted(Cluster(Unanswered("no answer")))
+    connect = Mock(return_value=Cluster(answer))
+    lookups = Questions(connect)
     for partition in range(3):
-        with pytest.raises(LogError, match="no answer"):
+        with pytest.raises(UnknownTopic if answer is NO_TOPIC else Unanswered):
             lookups.one("t", "id", partition, EARLIEST)
 
-    assert lookups.failures == failures
-
-
-def test_topic_that_is_missing_is_no_failure_of_the_connection() -> None:
-    lookups = Counted(Cluster(NO_TOPIC))
-    with pytest.raises(UnknownTopic):
-        lookups.one("t", "id", 0, EARLIEST)
-
-    assert lookups.failures == 0
+    assert sum(call.args[0] for call in connect.call_args_list) == failures, "two are a refusal, for half a minute"
 
 
 def test_offset_of_a_time_is_asked_for_where_the_latest_came() -> None:
     """A leader that hangs is waited for once."""
     cluster = Cluster(Described("id", frozenset(range(4))))
-    lookups = Counted(cluster)
+    lookups = Questions(Mock(return_value=cluster))
 
     assert lookups.one("t", "id", 0, 1000) == 7
     with pytest.raises(LogError, match="no answer"):
@@ -201,21 +185,9 @@ def test_offset_of_a_time_is_asked_for_where_the_latest_came() -> None:
     assert cluster.asked[:2] == [([0, 1, 2, 3], LATEST), ([0, 2], 1000)]
 
 
-def test_beside_a_mute_controller_a_broker_names_the_leaders(
-    requests: Requests, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_beside_a_mute_controller_brokers_name_the_leaders(requests: Requests, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client may be new; and a broker that answers has accepted the credentials."""
-    asked: list[str] = []
-    timeouts: list[float] = []
-
-    def offsets(specs: object, isolation_level: object, request_timeout: float) -> dict[str, object]:
-        asked.append("offsets")
-        timeouts.append(request_timeout)
-        return {}
-
-    client = SimpleNamespace(
-        list_topics=lambda topic, timeout: asked.append(f"leaders of {topic}"), list_offsets=offsets
-    )
+    client = Mock(**{"list_offsets.return_value": {}})
     monkeypatch.undo()
     monkeypatch.setattr(requests, "_asking", lambda: client)
 
@@ -224,9 +196,10 @@ def test_beside_a_mute_controller_a_broker_names_the_leaders(
     requests.is_mute = True
     requests.offsets({("t", 0): LATEST})
 
-    assert asked == ["offsets", "leaders of t", "offsets"]
-    assert requests.is_accepted
-    assert timeouts[0] > 3 and 2 * timeouts[0] < ANSWER_TIMEOUT_S, "it ends by itself, with the answers that came"
+    assert [name for name, *_ in client.method_calls] == ["list_offsets", "list_topics", "list_offsets"]
+    assert client.list_topics.call_args.args[0] == "t" and requests.is_accepted
+    timeout_s = client.list_offsets.call_args.kwargs["request_timeout"]
+    assert timeout_s > 3 and 2 * timeout_s < ANSWER_TIMEOUT_S, "it ends by itself, with the answers that came"
 
 
 @pytest.mark.long
@@ -267,18 +240,21 @@ class Ensemble:
         return self.tree.open()
 
 
-def described(registry: TopicRegistry, *topics: str) -> dict[str, Described | LogError]:
+def registered(registry: TopicRegistry, *topics: str) -> dict[str, Described | LogError]:
     pending = registry.describe(topics)
     assert pending.wait(10)
     return pending.results()
 
 
 def test_topics_are_described_as_they_are_registered_in_one_session() -> None:
+    """One that cannot be read is not described, and the others are."""
     ensemble = Ensemble()
+    ensemble.tree.put(BROKERS.topic("bad"), b"nonsense")
     registry = TopicRegistry(ensemble.open, BROKERS)
 
     for _ in range(2):
-        found = described(registry, "flights", "no-such")
+        found = registered(registry, "flights", "no-such", "bad")
+        assert BROKERS.topic("bad") in str(found.pop("bad"))
         assert found == {"flights": Described(ensemble.id, frozenset({0, 1})), "no-such": NO_TOPIC}
     assert ensemble.opened == 1
 
@@ -291,39 +267,19 @@ def test_topics_without_brokers_are_not_described_and_rarely_read(monkeypatch: p
     registry = TopicRegistry(ensemble.open, BROKERS)
 
     for _ in range(5):
-        assert "no broker of Kafka is registered" in str(described(registry, "flights")["flights"])
+        assert "no broker of Kafka is registered" in str(registered(registry, "flights")["flights"])
     assert ensemble.opened == 1
 
     ensemble.register(ensemble.tree.open())
     now += ABSENT_S
-    assert described(registry, "flights") == {"flights": Described(ensemble.id, frozenset({0, 1}))}
+    assert registered(registry, "flights") == {"flights": Described(ensemble.id, frozenset({0, 1}))}
 
 
 def test_session_that_does_not_answer_is_replaced_by_another() -> None:
-    ensemble = Ensemble()
+    registry = TopicRegistry(Mock(side_effect=[StoreError("no answer"), Ensemble().open()]), BROKERS)
 
-    def opened() -> Store:
-        store = ensemble.open()
-        if ensemble.opened == 1:
-            raise StoreError("no answer")
-        return store
-
-    registry = TopicRegistry(opened, BROKERS)
-
-    assert isinstance(described(registry, "flights")["flights"], LogError)
-    assert isinstance(described(registry, "flights")["flights"], Described)
-
-
-def test_unreadable_topic_is_not_described_and_others_are_in_the_same_session() -> None:
-    ensemble = Ensemble()
-    ensemble.tree.put(BROKERS.topic("bad"), b"nonsense")
-    registry = TopicRegistry(ensemble.open, BROKERS)
-
-    for _ in range(2):
-        found = described(registry, "flights", "bad")
-        assert isinstance(found["flights"], Described)
-        assert BROKERS.topic("bad") in str(found["bad"])
-    assert ensemble.opened == 1
+    assert isinstance(registered(registry, "flights")["flights"], LogError)
+    assert isinstance(registered(registry, "flights")["flights"], Described)
 
 
 def test_closed_registry_opens_no_session_and_ends_the_one_that_is_in_use() -> None:
@@ -336,32 +292,29 @@ def test_closed_registry_opens_no_session_and_ends_the_one_that_is_in_use() -> N
 
     registry = TopicRegistry(opened, BROKERS)
 
-    described(registry, "flights")
-    assert isinstance(described(registry, "flights")["flights"], LogError)
+    registered(registry, "flights")
+    assert isinstance(registered(registry, "flights")["flights"], LogError)
     eventually(lambda: stores[0].lost, 10, "its session has ended")
     assert len(stores) == 1
 
 
 def test_lost_session_is_ended_before_another_is_opened() -> None:
-    ensemble, stores = Ensemble(), list[Mock]()
+    ensemble = Ensemble()
+    stores = [Mock(wraps=ensemble.open(), lost=False) for _ in range(2)]
+    registry = TopicRegistry(Mock(side_effect=stores), BROKERS)
 
-    def opened() -> Store:
-        stores.append(Mock(wraps=ensemble.open(), lost=False))
-        return stores[-1]
-
-    registry = TopicRegistry(opened, BROKERS)
-    described(registry, "flights")
+    registered(registry, "flights")
     stores[0].lost = True
-    described(registry, "flights")
+    registered(registry, "flights")
 
     assert [store.close.called for store in stores] == [True, False]
 
 
 def test_failure_of_any_kind_is_an_answer() -> None:
-    def opened() -> Store:
-        raise RuntimeError("can't start new thread")
+    failing = TopicRegistry(Mock(side_effect=RuntimeError("can't start new thread")), BROKERS)
 
-    found = described(TopicRegistry(opened, BROKERS), "flights")["flights"]
+    found = registered(failing, "flights")["flights"]
+
     assert isinstance(found, Unanswered), "lookups of other topics wait for nothing"
     assert "can't start new thread" in str(found)
 

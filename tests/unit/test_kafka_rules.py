@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -26,8 +26,8 @@ from consumer.logs.base import LOG_SCHEMA, MAX_TIMESTAMP_MS, LogError, UnknownTo
 from consumer.logs.kafka.client import Columns, KafkaClient, runs
 from consumer.logs.kafka.connection import Connection
 from consumer.logs.kafka.options import bootstrap_servers, kafka_options, without_secrets
-from consumer.logs.kafka.requests import Described, Requests, topic_id_text
-from consumer.logs.kafka.topics import KnownTopic, TopicLookup, checked
+from consumer.logs.kafka.requests import Described, topic_id_text
+from consumer.logs.kafka.topics import TopicLookup, checked
 from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.values import load
 from coordinator.zk.znodes.records import addresses
@@ -170,28 +170,15 @@ def test_an_id_is_written_as_kafka_writes_it(text: str) -> None:
     assert (topic_id_text(Uuid(0, 0)), topic_id_text(None)) == ("", "")
 
 
-class Answers:
-    """In place of a client of Kafka, and of its answer to every query."""
-
-    is_mute = False
-
-    def __init__(self, *answers: Described | LogError) -> None:
-        self._answers = list(answers)
-
-    def describe(self, topics: dict[str, KnownTopic]) -> Answers:
-        self._topics = list(topics)
-        return self
-
-    def wait(self, wait_s: float) -> bool:
-        return True
-
-    def results(self) -> dict[str, Described | LogError]:
-        return dict.fromkeys(self._topics, self._answers.pop(0))
+def answering(*answers: Described | LogError) -> Any:
+    """In place of a client of Kafka, with its answers to every query about topic t."""
+    pending = Mock(**{"wait.return_value": True, "results.side_effect": [{"t": each} for each in answers]})
+    return Mock(is_mute=False, **{"describe.return_value": pending})
 
 
 def test_unanswered_query_reports_no_topic_and_no_broker() -> None:
     there = Described("id", frozenset({0}), "")
-    topics = TopicLookup(cast(Requests, Answers(there, LogError("timed out"), there)))
+    topics = TopicLookup(answering(there, LogError("timed out"), there))
     known = topics.of("t", "id")
 
     results = []
@@ -203,7 +190,7 @@ def test_unanswered_query_reports_no_topic_and_no_broker() -> None:
 
 
 def test_topic_is_confirmed_at_intervals_while_the_reader_is_busy() -> None:
-    topics = TopicLookup(cast(Requests, Answers(*[Described("id", frozenset({0}))] * 4)))
+    topics = TopicLookup(answering(*[Described("id", frozenset({0}))] * 4))
     known = topics.of("t", "id")
 
     verified = []
@@ -215,14 +202,15 @@ def test_topic_is_confirmed_at_intervals_while_the_reader_is_busy() -> None:
     assert verified == [0, 0, 2, 3]
 
 
-def test_query_that_could_not_be_sent_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_query_that_could_not_be_sent_is_retried() -> None:
     """The client for queries cannot be created while a certificate is replaced."""
-    answers = Answers(Described("", frozenset(), "Kafka has no such topic"))
-    topics = TopicLookup(cast(Requests, answers))
+    answers = answering(Described("", frozenset(), "Kafka has no such topic"))
+    topics = TopicLookup(answers)
     known = topics.of("t", "id")
-    with monkeypatch.context() as patched, pytest.raises(UsageError):
-        patched.setattr(answers, "describe", Mock(side_effect=UsageError("a certificate cannot be read")))
+    answers.describe.side_effect = UsageError("a certificate cannot be read")
+    with pytest.raises(UsageError):
         topics.ask({}, 0, 10.0)
+    answers.describe.side_effect = None
     topics.ask({}, 0, 11.0)
 
     assert topics.collect(11.1) == [known]
@@ -262,9 +250,7 @@ def client() -> Iterator[KafkaClient]:
         (KafkaError._AUTHENTICATION, REFUSED, True),
     ],
 )
-def test_untrusted_certificate_and_wrong_password_refuse(
-    client: KafkaClient, code: int, text: str, is_refusal: bool
-) -> None:
+def test_bad_certificate_and_wrong_password_refuse(client: KafkaClient, code: int, text: str, is_refusal: bool) -> None:
     client._on_error(KafkaError(code, text))
 
     assert client.refusal == (text if is_refusal else "")
@@ -278,21 +264,17 @@ def test_unavailable_leader_is_reported_with_its_own_last_error(client: KafkaCli
     assert str(client.unavailable("h:2")) == "Kafka broker h:2, its leader, is unavailable"
     assert str(client.unavailable("h:3")).startswith(f"Kafka at h:3 refuses the credentials: {REFUSED}; set security.")
     assert "no leader" in str(client.unavailable(""))
+    client._on_error(KafkaError(KafkaError._TRANSPORT, "sasl_plaintext://h:3/3: Connect failed"))
+    assert not client.refusal
 
 
-def test_refusal_ends_with_another_error_or_after_a_minute(
-    client: KafkaClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refusal_is_over_after_a_minute(client: KafkaClient, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("consumer.logs.kafka.requests.time", SimpleNamespace(monotonic=lambda: now))
     client._on_error(KafkaError(KafkaError._AUTHENTICATION, REFUSED))
     now = 1059.0
     assert client.refusal
     now = 1061.0
-    assert not client.refusal
-
-    client._on_error(KafkaError(KafkaError._AUTHENTICATION, REFUSED))
-    client._on_error(KafkaError(KafkaError._TRANSPORT, "sasl_plaintext://h:3/3: Connect failed"))
     assert not client.refusal
 
 
