@@ -189,7 +189,9 @@ def test_another_node_is_elected_and_the_group_continues(world: World, caplog: p
 def test_node_whose_znode_is_removed_resigns_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "RENEWALS_A_TIMEOUT", 0.001)  # the lease looks every half an hour
     service = world.coordinator("only")
-    world.elected(service)
+    world.topic("t", 1)
+    world.consumer("g", "c1", {"t": 1})
+    world.stable("g", 1)  # its first looks at the znode are over
 
     world.remove(COORDINATOR)
 

@@ -146,6 +146,18 @@ def test_epoch_goes_on_above_the_one_in_consumers(world: World, data: bytes | No
     group.goes_on(above=1)
 
 
+def test_removed_epochs_repeat_no_epoch_and_no_fence(world: World, stage: ManualStage) -> None:
+    elections = []
+    for name in "abcd":
+        hand = stage.hand(name)
+        elections.append((hand.term.epoch, hand.term.fence))
+        world.remove(COORDINATOR_EPOCH)
+        world.remove(COORDINATOR)
+
+    assert [epoch for epoch, _ in elections] == [1, 2, 3, 4]
+    assert len({fence for _, fence in elections}) == 4
+
+
 def test_members_of_a_later_epoch_than_the_coordinators_come_back(world: World) -> None:
     group = Group(world, session_timeout_ms=1000)
     world.remove(COORDINATOR)
