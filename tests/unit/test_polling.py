@@ -350,7 +350,7 @@ class PollingStory:
         self._desk.polling.resume(named(names))
 
     def seek(self, name: str, offset: int) -> None:
-        self._desk.polling.seek(*named(name), offset)
+        self._desk.polling.seek(named(name)[0], offset)
 
     def begin(self, name: str, at: int) -> None:
         self._desk.polling.begin({partition: Position("id", at) for partition in named(name)})
