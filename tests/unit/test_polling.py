@@ -308,6 +308,9 @@ class PollingStory:
         """The partition of each."""
         return "fetches of " + " ".join(NAMES[number] for number in self._log.fetched)
 
+    def checked(self) -> str:
+        return f"checked at {self._desk.checked}"
+
     def asked(self) -> list[str]:
         return [f"{topic} {topic_id} {NAMES[number]}" for topic, topic_id, number in self._log.asked]
 
