@@ -45,31 +45,37 @@ def stories(file: Path) -> list[ParameterSet]:
     return [pytest.param(title, id=title) for title in titles]
 
 
-def play(request: pytest.FixtureRequest, file: Path, title: str, bench: Bench) -> None:
-    """Take the steps of a story, and compare what comes of them, or write it."""
+def play(request: pytest.FixtureRequest, file: Path, title: str, bench: Bench, is_joined: bool = False) -> None:
+    """Take the steps of a story, and compare what comes of them, or write it; joined: on one line, between bars."""
     head, some = cases(file.read_text())
     texts = {case.title: case.text for case in some}
-    found = "".join(f"{line}\n" for line in _played(texts[title], bench))
+    found = "".join(f"{line}\n" for line in _played(texts[title], bench, is_joined))
     if request.config.getoption("--rewrite"):
         file.write_text(file_of(head, {**texts, title: found}.items()))
     else:
         assert found == texts[title]
 
 
-def _played(text: str, bench: Bench) -> Iterator[str]:
+def _played(text: str, bench: Bench, is_joined: bool) -> Iterator[str]:
     """The lines of a story, each with what comes of its steps."""
     errors: set[str] = set()
     for line in text.splitlines():
         if line.startswith(" "):
             continue
         yield line
-        for step in line.split(";") if not line.startswith("#") else ():
-            try:
-                yield from (f"  {bench.shown(found)}" for found in take(bench, shlex.split(step)))
-            except bench.errors as error:
-                found = bench.shown(f"{type(error).__name__}: {error}")
-                yield f"  {'likewise' if found in errors else found}"
-                errors.add(found)
+        outcomes = [each for step in line.split(";") if not line.startswith("#") for each in _come(step, bench, errors)]
+        if is_joined and len(joined := "  " + " | ".join(outcomes)) <= 120:
+            outcomes = [joined.strip()] if outcomes else []
+        yield from (f"  {each}" for each in outcomes)
+
+
+def _come(step: str, bench: Bench, errors: set[str]) -> Iterator[str]:
+    try:
+        yield from map(bench.shown, take(bench, shlex.split(step)))
+    except bench.errors as error:
+        found = bench.shown(f"{type(error).__name__}: {error}")
+        yield "likewise" if found in errors else found
+        errors.add(found)
 
 
 def take(bench: Bench, words: list[str]) -> list[str]:

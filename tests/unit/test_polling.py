@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,9 +19,7 @@ from consumer.logs.base import (
     NO_LIMITS,
     Fetch,
     Fetched,
-    FetchLimits,
     Jump,
-    Log,
     LogError,
     OffsetOutOfRange,
     Position,
@@ -30,10 +29,33 @@ from coordinator.zk.znodes.partitions import TopicPartition
 from tests.support.allocated import allocated_bytes
 from tests.support.memlog import batch_of
 from tests.support.sizedlog import SizedLog
+from tests.support.stories import play, stories
 from tests.unit.manual import ManualRuntime
 
 A, B, C = (TopicPartition("t", number) for number in range(3))
+NAMES = "ABCDE"
 MB = 1 << 20
+
+
+class BadLog(SizedLog):
+    """A topic may be unknown (`t/id`), partitions may be bad (`AB`), or it raises an unexpected error."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unknown = ""
+        self.bad = ""
+        self.is_broken = False
+        self.asked: list[tuple[str, str, int]] = []
+
+    def fetch(self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int) -> Fetched:
+        self.asked.append((topic, topic_id, partition))
+        if self.is_broken:
+            raise RuntimeError("unexpected")
+        if f"{topic}/{topic_id}" == self.unknown:
+            raise UnknownTopic("no such topic")
+        if partition in map(NAMES.index, self.bad):
+            raise LogError("bad disk")
+        return super().fetch(topic, topic_id, partition, offset, max_bytes)
 
 
 class Desk:
@@ -46,7 +68,7 @@ class Desk:
         self, *partitions: TopicPartition, records: Iterable[int] = (), size: int = 10, **options: Any
     ) -> None:
         self.jumps: list[Mapping[TopicPartition, Jump]] = []
-        self.log = SizedLog()
+        self.log = BadLog()
         for number, count in enumerate(records):
             self.log.append(number, count, size)
         self.runtime = ManualRuntime()
@@ -74,25 +96,6 @@ class Desk:
 # ---- number of records
 
 
-def test_leftover_records_are_returned_by_later_polls_before_any_new_fetch() -> None:
-    desk = Desk(A, records=[1000], max_poll_records=300, prefetch="total")
-
-    assert (desk.poll(), len(desk.log.fetched)) == ({A: 300}, 1)
-    assert (desk.poll(), len(desk.log.fetched)) == ({A: 300}, 1), "400 wait: enough for the next poll"
-    desk.log.is_away = True
-    assert desk.poll() == {A: 300}
-    assert desk.poll() == {A: 100}
-    assert desk.poll() == {}
-
-
-@pytest.mark.parametrize(
-    ("option", "most", "returned"), [(-1, None, 1000), (300, None, 300), (1, None, 1), (300, 20, 20), (300, 1000, 300)]
-)
-def test_a_poll_returns_at_most_its_bound_and_max_poll_records(option: int, most: int | None, returned: int) -> None:
-    """Where -1 is none."""
-    assert Desk(A, records=[1000], max_poll_records=option).poll(most) == {A: returned}
-
-
 def test_empty_poll_fetches_and_returns_the_time_of_the_next_fetch() -> None:
     desk = Desk(A)
 
@@ -103,65 +106,7 @@ def test_empty_poll_fetches_and_returns_the_time_of_the_next_fetch() -> None:
     assert desk.polling.looks.wait_s > 0
 
 
-def test_no_fetch_begins_after_the_lease_has_lapsed_and_buffered_records_stay() -> None:
-    desk = Desk(A, records=[400], max_poll_records=300, prefetch="total")
-    desk.poll()
-    desk.may_fetch = False
-
-    assert (desk.poll(), desk.poll()) == ({A: 100}, {})
-    assert (len(desk.log.fetched), desk.checked) == (1, [1002.0])
-
-
-# ---- choice of partitions
-
-
-@pytest.mark.parametrize(
-    ("order", "polls"),
-    [
-        ("greedy", [{A: 300}, {B: 300}, {C: 300}, {A: 100, B: 100, C: 100}]),
-        ("proportional", [{A: 100, B: 100, C: 100}] * 4),
-    ],
-)
-def test_kip_41_poll_of_300_is_of_one_or_100_of_each(order: str, polls: list[dict[TopicPartition, int]]) -> None:
-    desk = Desk(records=[400] * 3, max_poll_records=300, poll_order=order, prefetch="total")
-
-    assert [desk.poll() for _ in range(4)] == polls
-
-
-def test_greedy_resumes_in_the_last_partition_of_the_previous_poll() -> None:
-    desk = Desk(records=[100, 400, 400], max_poll_records=300, prefetch="total")
-
-    assert [desk.poll() for _ in range(3)] == [{A: 100, B: 200}, {B: 200, C: 100}, {C: 300}]
-
-
 # ---- prefetch
-
-
-@pytest.mark.parametrize(
-    ("prefetch", "order", "polls"),
-    [("total", "greedy", 1000), ("total", "proportional", 1000), ("share", "greedy", 3), ("share", "proportional", 3)],
-)
-def test_kip_41_partition_waits_for_records_of_another(prefetch: str, order: str, polls: int) -> None:
-    """KIP-41's example: max.poll.records is 1, and the first fetch brings 1,000 records of A and none of B."""
-    desk = Desk(A, B, records=[1000], max_poll_records=1, prefetch=prefetch, poll_order=order)
-    assert desk.poll() == {A: 1}
-    desk.log.append(1, 1)
-
-    waited = next(count for count in range(1, 2000) if B in desk.poll())
-
-    assert waited == polls
-
-
-def test_kip_41_total_prefetch_keeps_one_fetch_and_share_one_per_partition() -> None:
-    kept = {}
-    for prefetch in ("total", "share"):
-        desk = Desk(A, B, records=[1000], max_poll_records=2, prefetch=prefetch)
-        desk.poll()
-        desk.log.append(1, 1000)
-        desk.poll()
-        kept[prefetch] = desk.retained
-
-    assert kept == {"total": 996, "share": 1996}, "roughly twice as many, as in KIP-41"
 
 
 @pytest.mark.parametrize(
@@ -316,224 +261,127 @@ def test_offsets_without_a_record_are_skipped() -> None:
     assert buffer.positions[A].offset == 5, "no record follows the last one"
 
 
-def test_waiting_records_of_a_paused_partition_are_returned_when_it_is_resumed() -> None:
-    desk = Desk(A, B, records=[250], max_poll_records=100)
-    desk.poll()
-    desk.polling.pause([A])
-    desk.log.append(1, 50)
-    desk.log.fetched.clear()
-
-    assert [desk.poll(), desk.poll()] == [{B: 50}, {}]
-    assert (desk.retained, desk.polling.positions[A].offset) == (150, 100)
-    assert 0 not in desk.log.fetched, "nor is it fetched"
-    desk.polling.resume([A])
-    assert [desk.poll(), desk.poll()] == [{A: 100}, {A: 50}]
+# ---- stories
 
 
-def test_a_paused_partition_that_fills_the_buffer_does_not_stop_the_others() -> None:
-    desk = Desk(A, B, max_poll_records=1, buffer_memory=2000)
-    desk.log.append(0, 1, 1000)
-    desk.log.append(1, 1, 5000)
-    assert desk.poll() == {A: 1}
-    desk.polling.pause([B])
-    assert desk.polling.retained[1] > 2000
-    desk.log.append(0, 5)
-
-    assert [desk.poll() for _ in range(6)] == [{A: 1}] * 5 + [{}]
+def named(names: str, topic: str = "t") -> list[TopicPartition]:
+    return [TopicPartition(topic, NAMES.index(name)) for name in names]
 
 
-def test_waiting_records_and_pause_of_a_released_partition_are_dropped() -> None:
-    desk = Desk(A, B, records=[250], max_poll_records=100)
-    desk.poll()
-    desk.polling.pause([A])
-
-    desk.polling.end([A])
-
-    assert (desk.polling.retained, desk.polling.paused, set(desk.polling.positions)) == ((0, 0), frozenset(), {B})
-    desk.polling.begin({A: Position("id", 100)})
-    assert desk.poll() == {A: 100}
-    assert desk.polling.positions[A].offset == 200
+def by_name(found: Iterable[tuple[TopicPartition, object]]) -> str:
+    return " ".join(f"{NAMES[partition.partition]}:{what}" for partition, what in found) or "nothing"
 
 
-def test_seek_drops_waiting_records_and_sets_the_position_of_the_next_poll() -> None:
-    desk = Desk(A, records=[250], max_poll_records=10)
-    desk.poll()
+class PollingStory:
+    """Steps of stories (see `stories.py`) about a consumer's polling, or the source of a log."""
 
-    desk.polling.seek(A, 200)
+    errors: tuple[type[Exception], ...] = (OffsetOutOfRange, RuntimeError)
 
-    assert (desk.polling.retained, desk.polling.positions[A].offset) == ((0, 0), 200)
-    desk.runtime.now += 1
-    assert [record.offset for record in desk.polling.poll(None)[A]] == list(range(200, 210))
+    def shown(self, text: str) -> str:
+        return text
 
+    def desk(self, names: str, records: object = "", size: int = 10, **options: Any) -> None:
+        counts = map(int, str(records).split(",") if records else [])
+        self._desk = Desk(*named(names), records=counts, size=size, **options)
+        self._log = self._desk.log
 
-@pytest.mark.parametrize("prefetch", ["share", "total"])
-def test_records_withheld_by_a_failed_prefetch_come_next(prefetch: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = Desk(A, B, records=[8], max_poll_records=5, prefetch=prefetch)
-    assert desk.poll() == {A: 5}
+    def source(self, names: str, records: object = "", size: int = 10, takes_s: float = 0.0, **limits: Any) -> None:
+        """The log's, which is fetched partition by partition."""
+        self.desk(names, records, size)
+        self._log.takes_s = (self._desk.runtime, takes_s)
+        self._source = self._log.source(NO_LIMITS._replace(clock=self._desk.runtime.monotonic, **limits))
+        self.assign(names)
 
-    def broken(*args: Any) -> Any:
-        raise RuntimeError("unexpected")
+    # ---- the log
 
-    with monkeypatch.context() as patched:
-        patched.setattr(desk.log, "fetch", broken)
-        with pytest.raises(RuntimeError):
-            desk.poll()
-    assert desk.polling.positions[A].offset == 5, "a commit does not go over them"
+    def add(self, name: str, count: int, size: int = 10) -> None:
+        self._log.append(NAMES.index(name), count, size)
 
-    desk.runtime.now += 2
-    assert [record.offset for record in desk.polling.poll(None)[A]] == [5, 6, 7]
+    def log(self, **fields: Any) -> None:
+        for name, value in fields.items():
+            setattr(self._log, name, value)
 
+    def forget(self) -> None:
+        self._log.fetched.clear()
 
-# ---- out of range
+    def fetches(self) -> str:
+        """The partition of each."""
+        return "fetches of " + " ".join(NAMES[number] for number in self._log.fetched)
 
+    def checked(self) -> str:
+        return f"checked at {self._desk.checked}"
 
-def test_buffered_records_are_returned_before_a_partition_skips_a_gap_in_the_log() -> None:
-    desk = Desk(A, records=[250], max_poll_records=100)
-    assert desk.poll() == {A: 100}
+    def asked(self) -> list[str]:
+        return [f"{topic} {topic_id} {NAMES[number]}" for topic, topic_id, number in self._log.asked]
 
-    desk.log.append(0, 190)
-    desk.log.begin = 400
+    # ---- a consumer's polling
 
-    assert [desk.poll() for _ in range(2)] == [{A: 100}, {A: 50}]
-    assert (desk.jumps, desk.polling.positions[A].offset) == ([], 250)
-    assert desk.poll() == {A: 40}
-    assert desk.jumps == [{A: Jump("id", 250, 400)}]
+    def poll(self, times: int = 1, most: int | None = None) -> str:
+        """How many records of each partition some polls return."""
+        return ", ".join(by_name(self._desk.poll(most).items()) for _ in range(times))
 
+    def records(self) -> str:
+        """The first and last offset of each partition that a poll returns."""
+        self._desk.runtime.now += 2
+        found = self._desk.polling.poll(None)
+        return by_name((part, f"{some[0].offset}-{some[-1].offset} of {len(some)}") for part, some in found.items())
 
-def test_waiting_records_are_returned_before_the_error_of_reset_none() -> None:
-    desk = Desk(A, records=[250], max_poll_records=100, auto_offset_reset="none")
-    assert desk.poll() == {A: 100}
+    def until(self, name: str) -> str:
+        """How many polls it takes until one returns records of a partition."""
+        return f"{next(count for count in range(1, 2000) if named(name)[0] in self._desk.poll())} polls"
 
-    desk.log.begin = 400
+    def waiting(self) -> str:
+        count, size = self._desk.polling.retained
+        return f"{count} records of {size // 1000} kB wait"
 
-    assert [desk.poll() for _ in range(2)] == [{A: 100}, {A: 50}]
-    with pytest.raises(OffsetOutOfRange, match="auto_offset_reset is none"):
-        desk.poll()
-    assert desk.polling.positions[A].offset == 250
+    def at(self, name: str) -> str:
+        position = self._desk.polling.positions.get(named(name)[0])
+        return f"{name} at {position.offset}" if position is not None else f"no {name}"
 
+    def jumps(self) -> str:
+        found = [item for jumps in self._desk.jumps for item in jumps.items()]
+        return "jumps of " + by_name((part, f"{jump.before}-{jump.after}") for part, jump in found)
 
-# ---- the source over a log whose partitions are fetched one by one
+    def lapse(self) -> None:
+        """The lease does."""
+        self._desk.may_fetch = False
 
+    def pause(self, names: str) -> None:
+        self._desk.polling.pause(named(names))
 
-class BadLog(SizedLog):
-    """Topics that do not exist, and partitions that cannot be read."""
+    def resume(self, names: str) -> None:
+        self._desk.polling.resume(named(names))
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.unknown: set[tuple[str, str]] = set()
-        self.bad: set[int] = set()
-        self.asked: list[tuple[str, str, int]] = []
+    def seek(self, name: str, offset: int) -> None:
+        self._desk.polling.seek(named(name)[0], offset)
 
-    def fetch(self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int) -> Fetched:
-        self.asked.append((topic, topic_id, partition))
-        if (topic, topic_id) in self.unknown:
-            raise UnknownTopic("no such topic")
-        if partition in self.bad:
-            raise LogError("bad disk")
-        return super().fetch(topic, topic_id, partition, offset, max_bytes)
+    def begin(self, name: str, at: int) -> None:
+        self._desk.polling.begin({partition: Position("id", at) for partition in named(name)})
 
+    def end(self, names: str) -> None:
+        self._desk.polling.end(named(names))
+        assert not self._desk.polling.paused
 
-class Reader:
-    def __init__(self, log: Log, limits: FetchLimits = NO_LIMITS, runtime: ManualRuntime | None = None) -> None:
-        self.source = log.source(limits._replace(clock=(runtime or ManualRuntime()).monotonic))
+    # ---- the source
 
-    def assign(self, *partitions: int, topic: str = "t", topic_id: str = "id", offset: int = 0) -> None:
-        self.source.assign({TopicPartition(topic, number): Position(topic_id, offset) for number in partitions})
+    def assign(self, names: str, topic: str = "t", id: str = "id", at: int = 0) -> None:
+        self._source.assign({partition: Position(id, at) for partition in named(names, topic)})
 
-    def poll(self, max_bytes: int = MB, wanted: Collection[int] | None = None) -> list[tuple[int, int, int]]:
-        """(partition, first, next) of each fetch."""
-        targets = None if wanted is None else {TopicPartition("t", number) for number in wanted}
-        fetches = self.source.poll(max_bytes, targets)
-        return [(fetch.partition.partition, fetch.first, fetch.next) for fetch in fetches]
+    def release(self, names: str) -> None:
+        self._source.release(named(names))
 
-    def problem(self, partition: int) -> str:
-        return str(self.source.problems.get(TopicPartition("t", partition), ""))
+    def fetch(self, max_bytes: int = MB, wanted: str = "") -> str:
+        """The first offset that a poll fetches of each partition, and the next one."""
+        found = self._source.poll(max_bytes, set(named(wanted)) if wanted else None)
+        return by_name((fetch.partition, f"{fetch.first}-{fetch.next}") for fetch in found)
 
-
-def test_partitions_that_had_records_come_after_those_that_waited() -> None:
-    log = SizedLog()
-    for partition in range(3):
-        log.append(partition, 30, 1000)
-    reader = Reader(log, FetchLimits(max_partition_bytes=5000))
-    reader.assign(0, 1, 2)
-
-    order = [[number for number, _, _ in reader.poll(4500)] for _ in range(3)]
-
-    assert order == [[0, 1], [2, 0], [1, 2]]
-
-
-def test_poll_returns_at_most_its_bytes_and_those_of_a_partition() -> None:
-    log = SizedLog()
-    for partition in range(3):
-        log.append(partition, 30, 1000)
-    reader = Reader(log, FetchLimits(max_partition_bytes=5500))
-    reader.assign(0, 1, 2)
-
-    assert reader.poll() == [(number, 0, 5) for number in range(3)]
-    assert reader.poll(6000) == [(0, 5, 10), (1, 5, 6)]
-    assert reader.poll(0) == []
+    def problems(self) -> str:
+        return by_name(sorted(self._source.problems.items()))
 
 
-def test_time_limit_ends_a_poll_that_has_records_and_no_other() -> None:
-    log, runtime = SizedLog(), ManualRuntime()
-    log.takes_s = (runtime, 0.01)
-    log.append(2, 10)
-    log.append(3, 10)
-    reader = Reader(log, FetchLimits(max_s=0.005), runtime)
-    reader.assign(*range(4))
-
-    assert reader.poll() == [(2, 0, 10)]
-    assert log.fetched == [0, 1, 2]
+STORIES = Path(__file__).with_name("polling.txt")
 
 
-def test_only_wanted_partitions_are_fetched() -> None:
-    log = SizedLog()
-    reader = Reader(log)
-    reader.assign(*range(4))
-    reader.poll(MB, [1, 3, 9])
-
-    assert log.fetched == [1, 3]
-
-
-def test_partitions_of_an_unknown_topic_are_asked_for_once_a_poll() -> None:
-    log = BadLog()
-    log.unknown = {("t", "id")}
-    log.append(0, 5)
-    reader = Reader(log)
-    reader.assign(*range(5))
-    reader.assign(5, topic_id="new")
-    reader.assign(0, topic="u")
-
-    assert reader.poll() == [(0, 0, 5)]
-    assert log.asked == [("t", "id", 0), ("t", "new", 5), ("u", "id", 0)]
-
-
-def test_problem_of_a_partition_is_over_when_it_is_fetched_assigned_or_released() -> None:
-    log = BadLog()
-    log.bad = {0, 1, 2}
-    log.append(3, 5)
-    reader = Reader(log)
-    reader.assign(*range(4))
-    assert reader.poll() == [(3, 0, 5)]
-    assert [reader.problem(number) for number in range(4)] == ["bad disk"] * 3 + [""]
-
-    reader.assign(1, offset=0)
-    reader.source.release([TopicPartition("t", 2)])
-    log.bad = set()
-    assert [reader.problem(number) for number in range(4)] == ["bad disk", "", "", ""]
-    reader.poll()
-    assert reader.problem(0) == ""
-
-
-def test_reassigned_partition_continues_at_its_offset_and_a_released_one_ends() -> None:
-    log = SizedLog()
-    for partition in range(2):
-        log.append(partition, 10)
-    reader = Reader(log)
-    reader.assign(0, 1)
-    reader.poll()
-    reader.assign(0, offset=7)
-    reader.source.release([TopicPartition("t", 1)])
-    log.append(1, 10)
-
-    assert reader.poll() == [(0, 7, 10)]
+@pytest.mark.parametrize("title", stories(STORIES))
+def test_polling(title: str, request: pytest.FixtureRequest) -> None:
+    play(request, STORIES, title, PollingStory(), is_joined=True)

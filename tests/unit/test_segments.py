@@ -258,7 +258,7 @@ STORIES = Path(__file__).with_name("sealing.txt")
 
 @pytest.mark.parametrize("title", stories(STORIES))
 def test_sealing(tmp_path: Path, title: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> None:
-    play(request, STORIES, title, SealerStory(tmp_path, caplog))
+    play(request, STORIES, title, SealerStory(tmp_path, caplog), is_joined=True)
 
 
 @pytest.fixture
