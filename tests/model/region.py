@@ -9,7 +9,7 @@ again: a stop ends a hold in one multi.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, NamedTuple
@@ -436,7 +436,7 @@ def region_turn(cfg: Config, epoch: int, s: tuple[Any, ...], w: World) -> Iterat
             after = region._replace(cut=cut.number, open=0)
             away = {n for g in groups for n in g.away} if "later" in cfg.muts else set(cut.away)
             copies = ("copy", cut.number, copied(cfg, region, cuts, cut, away))
-            ops = (fence, ("region", 0, region.version, after), copies, ("end", cut.number, COMPLETED))
+            ops: Sequence[Any] = (fence, ("region", 0, region.version, after), copies, ("end", cut.number, COMPLETED))
             yield f"completes {cut.number}", w, ((*ops, ("(completed)", cut.number)),)
         if paid := spend(w, "timeout"):
             after = region._replace(open=0)
@@ -589,7 +589,7 @@ def obey(cfg: Config, w: World, p: Process) -> tuple[str, tuple[Any, ...], Proce
         return None
     offsets = tuple(p.positions[part] if p.share >> part & 1 else -1 for part in cfg.names)
     given_ = Contribution(p.name, p.incarnation, x.reset, offsets, p.counts)
-    ops = (done, channel(drained=x.cut), ("contribute", x.cut, given_))
+    ops: tuple[Any, ...] = (done, channel(drained=x.cut), ("contribute", x.cut, given_))
     if "nochannel" in cfg.muts:
         ops = (("contribute", x.cut, given_),)
         after = p

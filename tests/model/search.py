@@ -119,9 +119,11 @@ def spend(w: Any, fault: str) -> Any:
     return w._replace(left=tuple((f, n - (f == fault)) for f, n in w.left))
 
 
-def swap(w: Any, old: Any, new: Any) -> Any:
+def swap(w: W, old: Any, new: Any) -> W:
     """With another process in the place of one, or with none."""
-    return w._replace(processes=tuple(q for q in (new if q == old else q for q in w.processes) if q))
+    world: Any = w
+    swapped: W = world._replace(processes=tuple(q for q in (new if q == old else q for q in world.processes) if q))
+    return swapped
 
 
 def is_mine(w: Any, p: Any) -> bool:

@@ -42,7 +42,7 @@ class Slot(NamedTuple):
 
     incarnation: int
     holds: frozenset[int] = frozenset()
-    opened: tuple[int, int] = (0, 0)
+    opened: tuple[int, ...] = (0, 0)
     waits: int = 0  # the checkpoint whose end it waits for
     sent: tuple[int, tuple[tuple[int, int], ...]] = (0, ())  # a contribution that is on its way: checkpoint, offsets
 

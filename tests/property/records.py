@@ -94,8 +94,9 @@ def region(draw: Draw) -> regions.Region:
     groups = ordered(name)(draw)
     state = draw.choice(sorted(regions.KINDS)), draw.choice(sorted(regions.REGION_STATES))
     sequences = number(draw), positive(draw), number(draw), positive(draw)
-    since: tuple[Any, ...] = number(draw), draw.maybe(text), number(draw), number(draw)
-    return regions.Region(*state, *sequences, groups, *since, {group: number(draw) for group in groups if draw.truth()})
+    resets, reason, since_ms, interval_ms = number(draw), draw.maybe(text), number(draw), number(draw)
+    first = {group: number(draw) for group in groups if draw.truth()}
+    return regions.Region(*state, *sequences, groups, resets, reason, since_ms, interval_ms, first)
 
 
 def identity(draw: Draw) -> str:

@@ -17,10 +17,10 @@ import pytest
 
 from coordinator.planning.target import filters_of, threads_of
 from coordinator.zk.errors import BadData
-from coordinator.zk.znodes.group_state import GroupState
+from coordinator.zk.znodes.group_state import CLIENT, GroupState
 from coordinator.zk.znodes.json_fields import MAX_ZNODE_BYTES
 from coordinator.zk.znodes.partitions import TopicPartition, partition_set, range_texts, united
-from coordinator.zk.znodes.records import CLIENT, Channel, Command, Registration, Topic
+from coordinator.zk.znodes.records import Channel, Command, Registration, Topic
 from tests.property.effort import Draw, tried
 from tests.property.records import RECORDS, Build
 from tests.property.test_records import FLOATS, PARSERS, TEXTS, document, read

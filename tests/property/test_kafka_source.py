@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from consumer.logs.base import OffsetOutOfRange
@@ -48,7 +50,7 @@ def disturbs(draw: Draw) -> str:
     return draw.choice([f"down {addresses}", f"refusing {addresses}", *brokers])
 
 
-KINDS = [
+KINDS: list[Callable[[Draw], str]] = [
     *([polls] * 6 + [appends] * 4 + [recreates, disturbs, disturbs]),
     lambda draw: f"assign {listed(draw.some(PLACES, least=1))} at={draw.choice((0, 0, 50, 100))}%",
     lambda draw: f"release {listed(draw.some(PLACES))}",

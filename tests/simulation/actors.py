@@ -198,7 +198,7 @@ class DriverActor(Actor):
             try:
                 post.keep(self.config.slots)
                 if rounds % 5 == 0:
-                    sweep(post.store(), runtime, self.disk, self.config.group)  # type: ignore[arg-type]
+                    sweep(post.store(), runtime, self.disk, self.config.group)
             except FencedInstanceId as over:
                 return f"fenced: {over}"
             except CoordinatorError:

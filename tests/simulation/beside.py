@@ -144,7 +144,7 @@ def listing_lags(world: World, running: list[SimulatedLife]) -> None:
 
     def is_sign(op: Commit) -> bool:
         """Whether it is one of its signs of life; a set of its znode begins with that of the queries' to register."""
-        return op["op"] == "set" and op["path"] == path
+        return (op["op"], op["path"]) == ("set", path)
 
     def seen(commit: Commit) -> None:
         if len(commit["ops"]) > 1 or world.life_of_session(commit["session"]) is not older:
@@ -224,7 +224,7 @@ def pause_while_collecting(world: World) -> None:
         if life is not None and life.is_alive:
             world.note("leave", process=life.process.life)
             life.actor.stop()
-            world.scheduler.after(1.0, lambda: None if world.is_calm else world.start_slot(slot) and None)
+            world.scheduler.after(1.0, lambda: None if world.is_calm else world.start_slot(slot))
         if is_deposed:
             world.note("hand", path=COORDINATOR)
             world.by_hand(Delete(COORDINATOR))

@@ -194,11 +194,12 @@ class ModelledServers(ThreeServers):
             assert self._server(server).start()
         self.leader()
 
-    def sync_and_cut(self, client: ModelledClient, follower: int, is_reported: bool) -> None:
+    def sync_and_cut(self, client: ModelledClient | RealClient, follower: int, is_reported: bool) -> None:
         """A sync through a follower, which is then cut off.
 
         :param is_reported: whether it has told the leader before that it has heard of the client.
         """
+        assert isinstance(client, ModelledClient)
         client.store.process.resume()
         client.sync()
         if is_reported:
@@ -335,7 +336,7 @@ class RealServers(ThreeServers):
             self._ensemble.servers[server].start()
         self._ensemble.wait_healthy()
 
-    def sync_and_cut(self, client: RealClient, follower: int, is_reported: bool) -> None:
+    def sync_and_cut(self, client: ModelledClient | RealClient, follower: int, is_reported: bool) -> None:
         link = self._ensemble.links[follower, self.leader()]
         if is_reported:
             client.sync()

@@ -193,7 +193,7 @@ def topic_made_anew(world: World, name: str) -> bool:
     if not world.remove_topic(name):
         return False
     delay_s = world.random.choice((0.0, 0.05, 1.0))
-    world.scheduler.after(delay_s, lambda: None if name in world.topics else world.make_topic(name) and None)
+    world.scheduler.after(delay_s, lambda: None if name in world.topics else world.make_topic(name))
     return True
 
 

@@ -241,7 +241,7 @@ def offsets_reset(world: World) -> None:
 
     def reset(store: Store, _: int) -> None:
         topics = usable_topics(Reading(store), BROKERS)
-        tool = OffsetReset(store, bounds_in(world.log), topics, request, None, lambda warning: None)  # type: ignore[arg-type]
+        tool = OffsetReset(store, bounds_in(world.log), topics, request, None, lambda warning: None)
         new = tool.plan(POOL_GROUP)
         if new and not done[0]:
             write_offsets(store, POOL_GROUP, new, topics)

@@ -136,7 +136,7 @@ def _below(what: str) -> Callable[[Commit], bool]:
 
 
 def _is_ask(op: Commit) -> bool:
-    return op["op"] == "create" and op["path"].rpartition("/")[0].endswith("/sync")
+    return op["op"] == "create" and str(op["path"]).rpartition("/")[0].endswith("/sync")
 
 
 def _is_start_of_an_ask(op: Commit) -> bool:

@@ -167,8 +167,10 @@ class SimulatedLink:
     def _hop_s(self) -> float:
         ensemble, latency = self._ensemble, self.latency
         random = ensemble.scheduler.random.random
-        is_wide = latency is not None and ensemble.latency == WIDE
-        taken = latency.hop_s() if is_wide else ensemble.hop_s + random() * ensemble.hop_spread_s
+        if latency is not None and ensemble.latency == WIDE:
+            taken = latency.hop_s()
+        else:
+            taken = ensemble.hop_s + random() * ensemble.hop_spread_s
         client = self.client
         if client.slow_until > ensemble.scheduler.now:
             taken += min(random() * client.slow_s, client.slow_until - ensemble.scheduler.now)

@@ -10,9 +10,17 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from consumer.logs.base import LOG_SCHEMA, Fetched, LogError, OffsetOutOfRange, PullLog, UnknownTopic
+from consumer.logs.base import (
+    LOG_SCHEMA,
+    Fetched,
+    LogError,
+    OffsetAndTimestamp,
+    OffsetOutOfRange,
+    PullLog,
+    UnknownTopic,
+)
+from consumer.logs.checked_file import CheckedFile
 from consumer.sealing.segment_files import FoundFile, SegmentFolder
-from coordinator.zk.znodes.segments import Segment
 from tests.simulation.scheduler import STARTED_MS, Scheduler
 
 PIECE = 1024
@@ -101,6 +109,9 @@ class SimLog(PullLog):
     def offset_for_timestamp(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> int:
         return 0
 
+    def record_of_time(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> OffsetAndTimestamp | None:
+        return None
+
     def fetch(self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int) -> Fetched:
         took = 0.1 * self._scheduler.random.random() if self._scheduler.random.random() < TAKES_TIME else 0.0
         if self._scheduler.now < self.slow_until:
@@ -148,8 +159,8 @@ class _File:
     written_at: float
 
 
-class Contents:
-    """An open file: the part of a `CheckedFile` that readers need."""
+class Contents(CheckedFile):
+    """An open file, of batches in memory."""
 
     def __init__(self, batches: Sequence[pa.RecordBatch]) -> None:
         self._batches = batches
@@ -161,8 +172,8 @@ class Contents:
 
 
 @dataclass
-class SharedDisk:
-    """The folder that all share, a `SegmentFolder`. What is written is durable at once, and whole or not there.
+class SharedDisk(SegmentFolder):
+    """The folder that all share. What is written is durable at once, and whole or not there.
 
     :ivar full_until: writes fail until then.  :ivar removed: files that somebody has removed.
     """
@@ -194,7 +205,7 @@ class SharedDisk:
     def write(self, file: str, batches: Iterable[pa.RecordBatch]) -> int:
         some = list(batches)
         self._take_time(is_write=True)
-        size = 300 + 50 * sum(batch.num_rows for batch in some)
+        size: int = 300 + 50 * sum(batch.num_rows for batch in some)
         self._files[file] = _File(some, size, self.scheduler.now)
         return size
 
@@ -244,15 +255,8 @@ class SharedDisk:
             if file.startswith(f"{group}/")
         ]
 
-    def records(self, segment: Segment) -> Iterator[pa.RecordBatch]:
-        """The product's own reader of a segment, on the contents of the file here."""
-        return SegmentFolder.records(self, segment)  # type: ignore[arg-type]
-
-    _named = SegmentFolder._named
-    unplaced = SegmentFolder.unplaced
-
     def contents(self, file: str, size: int, rows: int) -> Contents:
-        with self._named(file):  # type: ignore[arg-type]
+        with self._named(file):
             self._take_time()
             if file not in self._files:
                 raise FileNotFoundError(errno.ENOENT, "No such file or directory", file)

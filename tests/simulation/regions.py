@@ -47,7 +47,7 @@ def _is_contribution(op: Operation) -> bool:
 
 
 def _is_completed(op: Operation) -> bool:
-    return op["op"] == "create" and op["path"].startswith(PATHS.root) and op["path"].endswith(f"/{COMPLETED}")
+    return op["op"] == "create" and op["path"].startswith(PATHS.root) and str(op["path"]).endswith(f"/{COMPLETED}")
 
 
 def _becomes(state: str) -> Is:

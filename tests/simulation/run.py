@@ -6,7 +6,7 @@ import gc
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -48,7 +48,7 @@ class Outcome:
     verdicts: Verdicts
     problems: list[str]
     fired: Counter[str]
-    history: list[Mapping[str, Any]]
+    history: Sequence[Mapping[str, Any]]
     coverage: Counter[str] = field(default_factory=Counter)
     positions: str = ""
 

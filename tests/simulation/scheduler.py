@@ -32,7 +32,7 @@ class SimulationFailure(BaseException):
     """
 
 
-class ProcessCrashed(greenlet.GreenletExit):
+class ProcessCrashed(greenlet.GreenletExit):  # type: ignore[misc]  # greenlet has no types
     """Thrown into the threads of a process that has crashed: nothing that they do from now on has an effect."""
 
 
@@ -40,7 +40,7 @@ class ProcessCrashed(greenlet.GreenletExit):
 class Timer:
     """A call that is due at a moment of virtual time, unless it is cancelled."""
 
-    call: Callable[[], None]
+    call: Callable[[], object]
     is_cancelled: bool = False
 
 
@@ -216,7 +216,7 @@ class Scheduler:
         self.make_ready(thread)
         return thread
 
-    def after(self, delay_s: float, call: Callable[[], None]) -> Timer:
+    def after(self, delay_s: float, call: Callable[[], object]) -> Timer:
         """Call `call` from the hub in `delay_s` seconds; it must not park."""
         timer = Timer(call)
         self._timer_number = number = self._timer_number + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -88,7 +89,7 @@ def test_session_moves_to_a_lagging_follower_only_once_that_has_what_it_has_seen
     for client in (ahead, behind):
         client.move(follower)
     servers.until(lambda: ahead.states == behind.states == ["suspended"], "they have left")
-    read = [client.start(lambda its=client: its.store.get("/a")) for client in (ahead, behind)]
+    read = [client.start(partial(client.store.get, "/a")) for client in (ahead, behind)]
     servers.lapse(QUIET_S)
     assert read == [[], []], "neither who has seen more than it has, nor whom the leader is to confirm"
     servers.catch_up(follower)

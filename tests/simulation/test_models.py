@@ -13,7 +13,8 @@ TABLES = {model: module.Config.TABLE for model, module in MODELS.items()}
 
 def found(model: str, words: str) -> Result:
     module = MODELS[model]
-    return module.run(configured(module.Config, words.split()))
+    result: Result = module.run(configured(module.Config, words.split()))
+    return result
 
 
 @pytest.mark.full("every order of what a model can do")

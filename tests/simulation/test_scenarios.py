@@ -13,6 +13,7 @@ from tests.simulation.actors import ApplicationActor
 from tests.simulation.faults import query_from_old_checkpoint
 from tests.simulation.profile import CALM
 from tests.simulation.run import Outcome, simulate
+from tests.simulation.watching import World
 from tests.simulation.world import SimulatedLife, SimulatedWorld
 
 APPLICATIONS = replace(CALM, name="applications", slots=0, tick_s=0.5, poll_intervals_ms=(5000, 8000), regions=0.0)
@@ -84,10 +85,10 @@ def test_what_dies_late_in_a_term_is_collected_as_soon_as_what_died_early(seed: 
 # ---- two runs of a query
 
 
-def goes_back_beside_a_stopped_run(world: SimulatedWorld) -> None:
+def goes_back_beside_a_stopped_run(world: World) -> None:
     """A run is paused while it reads a batch, another one is started, and somebody goes back to an older checkpoint.
     A second query has finished little: what that checkpoint needs is not collected."""
-    world.scheduler.after(8.0, lambda: world.start_query("q1") and None)
+    world.scheduler.after(8.0, lambda: world.start_query("q1"))
     world.scheduler.after(12.0, lambda: world.crash(life_of(world, "query-q1")))
 
     def begin() -> None:

@@ -149,7 +149,7 @@ class Storm:
         do, undo = random.choice(random.choice([self._on_a_server(), on_a_client, on_a_client]))
         do()
         if undo is not None:
-            self.world.scheduler.after(lasts_s, undo)  # type: ignore[arg-type]
+            self.world.scheduler.after(lasts_s, undo)
 
     def _on_a_server(self) -> list[Fault]:
         ensemble, random = self.world.ensemble, self.world.scheduler.random

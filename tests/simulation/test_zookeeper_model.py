@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hypothesis import Phase, settings
@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 from coordinator.zk.security.access import ZooKeeperAccess, digest_identity
 from coordinator.zk.security.policy import ALL, WORLD
 from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Acl, AclEntry, AclStore, Check, Create, Delete, Operation, SetData
+from coordinator.zk.store import Acl, AclEntry, AclStore, Check, Create, Delete, Operation, SetData, Watch
 from tests.property.effort import effort
 from tests.simulation.alone import Alone, alone
 from tests.simulation.twins import Twin, Twins
@@ -194,14 +194,18 @@ def _try_acl(twins: Twins, owner: Twin, others: Sequence[Twin], acl: Acl) -> Non
     for one in others:
         _try_everything(twins, one, acl)
     for operation in (SetData("/n", b"new"), Create("/n/d"), Delete("/n/d"), Delete("/n/c"), Delete("/n")):
-        twins.same(owner, lambda store, _, o=operation: store.commit([o]))
+        twins.same(owner, _commits([operation]))
         twins.compare_watches()
+
+
+def _commits(operations: Sequence[Operation]) -> Callable[[AclStore, Watch | None], list[str]]:
+    return lambda store, _: store.commit(operations)
 
 
 def _try_everything(twins: Twins, one: Twin, acl: Acl) -> None:
     for operation in (Create("/n/d"), Delete("/n/d"), Delete("/n/c"), SetData("/n", b"new"), Check("/n", -1)):
         for operations in ([operation], [Check("/m", -1), operation, Check("/m", -1)]):
-            twins.same(one, lambda store, _, o=operations: store.commit(o))
+            twins.same(one, _commits(operations))
     twins.same(one, lambda store, _: store.get_acls(["/n", "/n/d"]))
     twins.same(one, lambda store, _: store.set_acls([("/n", acl)]))
     twins.same(one, lambda store, _: store.get_many(["/m", "/n"]))

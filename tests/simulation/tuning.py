@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from unittest.mock import patch
 
@@ -80,7 +80,7 @@ def tuned(profile: Profile, disk: SharedDisk) -> Iterator[None]:
 
     :param disk: where states of applications go that are large.
     """
-    changes = [
+    changes: list[AbstractContextManager[object]] = [
         patch.object(consumer.spark.fetchers.slot, "LOOK_FOR_DATA_S", LOOKS_S),
         patch.object(consumer.consumer, "LOOK_FOR_DATA_S", LOOKS_S),
         patch.object(consumer.fetching.polling, "LOOK_FOR_DATA_S", LOOKS_S),

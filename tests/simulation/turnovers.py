@@ -76,7 +76,7 @@ def _take_away(world: World, life: SimulatedLife, how: str, seconds: float) -> b
     return True
 
 
-def _isolate(world: World, store: SimStore, seconds: float) -> Callable[[], None]:
+def _isolate(world: World, store: SimStore, seconds: float) -> Callable[[], object]:
     """Cut a client's server off from the leader, or let its connection be too slow; what ends that before its time."""
     server, scheduler = store.server, world.scheduler
     if server is None or server is world.ensemble.leader or server.is_cut:
@@ -88,7 +88,7 @@ def _isolate(world: World, store: SimStore, seconds: float) -> Callable[[], None
 
         return hurry
     world.cut(server, seconds)
-    return lambda: world.ensemble.heal(server) and None
+    return lambda: world.ensemble.heal(server)
 
 
 def partition_then_eviction(world: World) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, TypeVar
 
 from coordinator.admin import control
@@ -38,12 +38,12 @@ class World(SimulatedWorld):
     def note(self, kind: str, **fields: object) -> None:
         self.record("server", "fault", {"kind": kind, **fields})
 
-    def lasting(self, kind: str, seconds: float, end: Callable[[], object] | None = None, **fields: object) -> float:
+    def lasting(self, kind: str, seconds: float, end: Callable[[], object] | None = None, /, **fields: object) -> float:
         """Note a fault that lasts; until when it does, which is not after the calm begins. `end` is called then."""
         until = min(self.scheduler.now + seconds, self.profile.calm_at)
         self.note(kind, until=round(until, 6), **fields)
         if end is not None:
-            self.scheduler.after(until - self.scheduler.now, end)  # type: ignore[arg-type]
+            self.scheduler.after(until - self.scheduler.now, end)
         return until
 
     def hold(self, process: SimulatedProcess, seconds: float) -> float:
@@ -69,7 +69,7 @@ class World(SimulatedWorld):
         until = self.lasting("lose-watches", seconds, process=life.process.life)
         for store in self.stores_of(life.process):
             store.lose_watches = share
-            self.scheduler.after(until - self.scheduler.now, lambda store=store: setattr(store, "lose_watches", 0.0))
+            self.scheduler.after(until - self.scheduler.now, partial(setattr, store, "lose_watches", 0.0))
 
     def slow_down(self, life: SimulatedLife, seconds: float, extra_s: float) -> None:
         """Let the connections of a process be slow."""
@@ -227,7 +227,7 @@ def kinds(*faults: Fault) -> dict[str, Fault]:
     return {fault.__name__.replace("_", "-"): fault for fault in faults}
 
 
-def on(find: Callable[[World], T]) -> Callable[[Callable[[World, T], bool | None]], Fault]:
+def on(find: Callable[[World], T | None]) -> Callable[[Callable[[World, T], bool | None]], Fault]:
     """A fault of what is found; where there is nothing, it is none."""
 
     def made(kind: Callable[[World, T], bool | None]) -> Fault:

@@ -279,9 +279,9 @@ class SimulatedWorld:
         for number in range(self.profile.topics):
             self.make_topic(f"t{number}")
         starts: list[Callable[[], object]] = [
-            *(lambda n=n: self.start_node(n) for n in range(self.profile.nodes)),  # type: ignore[misc]
+            *(lambda n=n: self.start_node(n) for n in range(self.profile.nodes)),
             *(
-                lambda g=g, n=n: self.start_application(f"g{g}", f"c{n}")  # type: ignore[misc]
+                lambda g=g, n=n: self.start_application(f"g{g}", f"c{n}")
                 for g in range(self.profile.groups)
                 for n in range(g, self.profile.consumers, self.profile.groups)
             ),
@@ -290,7 +290,7 @@ class SimulatedWorld:
             starts += [self.start_driver, self.start_query]
             starts += [lambda n=n: self.start_slot(n) for n in range(self.profile.slots)]  # type: ignore[misc]
         for start in starts:
-            self.scheduler.after(self.random.uniform(0, 2), start)  # type: ignore[arg-type]
+            self.scheduler.after(self.random.uniform(0, 2), start)
 
     def start_node(self, number: int) -> SimulatedLife:
         """A coordinator service."""
@@ -403,7 +403,7 @@ class SimulatedWorld:
             group=POOL_GROUP,
             pool=POOL,
             log_dir="model",
-            protocols=self.common,
+            protocols=(self.common,),
             start_position=self.pool_starts,
             segments_dir=self.disk.url,
             slots=max(1, self.profile.slots),

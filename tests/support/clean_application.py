@@ -31,8 +31,10 @@ def stream(spark: SparkSession, zk: str, folder: Path, wanted: int) -> Rows:
         if len(rows) >= wanted:
             is_done.set()
 
-    places = {"log_dir": str(folder / "log"), "segments_dir": str(folder / "segments")}
-    with FetcherPool(spark, {"t": 1}, zk=zk, group="g", slots=1, session_timeout_ms=4000, **places):
+    log, segments = str(folder / "log"), str(folder / "segments")
+    with FetcherPool(
+        spark, {"t": 1}, zk=zk, group="g", slots=1, session_timeout_ms=4000, log_dir=log, segments_dir=segments
+    ):
         frame = spark.readStream.format("zk_group").option("zk", zk).option("group", "g").load()
         writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(folder / "checkpoint"))
         query = writer.trigger(processingTime="1 second").start()

@@ -176,7 +176,9 @@ class Hand:
                 puppet.obey()
             return None
 
-        return eventually(step, 10, f"{group} is Stable")
+        stable = eventually(step, 10, f"{group} is Stable")
+        assert stable is not None
+        return stable
 
     def evict(self, stuck: Puppet, *others: Puppet) -> None:
         """Turns, with `others` obeying in between, until `stuck` is evicted."""
@@ -215,7 +217,7 @@ class ManualStage:
     def stable_pair(self, hand: Hand, **options: int) -> tuple[Puppet, Puppet]:
         """Group `g` with c1 (`options` are its) and c2, Stable over the four partitions of topic `t`."""
         self.topic("t", 4)
-        one, two = self.puppet("g", "c1", {"t": 1}, **options), self.puppet("g", "c2", {"t": 1})
+        one, two = self.puppet("g", "c1", {"t": 1}, STATIC, **options), self.puppet("g", "c2", {"t": 1})
         hand.settle("g", one, two)
         return one, two
 

@@ -464,13 +464,13 @@ VERBS: dict[str, Callable[..., object]] = {
     "forgets": lambda history, who: history.roles.pop(who),
     "renumber": lambda history, name: history.sequences.pop(G.command_prefix(name)),
     "bound": lambda history, name, seconds: history.events[0]["bounds"].update({name: seconds}),
-    "failed_ask": lambda history: vars(history).update(
+    "failed_ask": lambda history: history.__dict__.update(
         client=replace(history.client, failed_ask=history.name, attempts=1)
     ),
     "uncut": lambda history: history.cuts.clear(),
     "held": lambda history, name, number, offset: history.held[name].next.update({number: offset}),
     "speaks_late": lambda history: history.say("restored", "m0", reset=1).update(who="m0#0", incarnation="m0-0"),
-    "all_stay": lambda history: vars(history).update(removed=lambda *names: []),
+    "all_stay": lambda history: history.__dict__.update(removed=lambda *names: []),
     "obeys_without_ask": Story.obey,
     **{
         each.__name__: each

@@ -13,7 +13,8 @@ from weakref import WeakKeyDictionary
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from consumer.logs import KafkaPlace, open_log
 from consumer.logs.base import Log, Position
@@ -106,7 +107,7 @@ class Kafka:
     def new_topic(self, partitions: int = 1, **config: str) -> tuple[str, str]:
         """Create a topic; its name and its id."""
         name = self.name()
-        return name, self.topic(name, partitions, **config)
+        return name, self.topic(name, partitions, replicas=None, **config)
 
     def topic_id(self, name: str, partitions: int = 1) -> str:
         found = self.admin.describe_topics(TopicCollection([name]))[name].result(10)
@@ -156,10 +157,14 @@ class Kafka:
         while len(ended) < partitions:
             assert time.monotonic() < deadline, f"{topic} was not read to its end: {sorted(ended)} were"
             for message in consumer.consume(1000, 0.1):
+                partition, offset = message.partition(), message.offset()
+                if partition is None:
+                    continue  # an error of the client's, and the end of no partition
                 if message.error() is not None:
-                    ended.add(message.partition())
+                    ended.add(partition)
                 else:
-                    found[message.partition()].append(Read(message.offset(), message.key(), message.value()))
+                    assert offset is not None
+                    found[partition].append(Read(offset, message.key(), message.value()))
         consumer.close()
         return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Callable
 from typing import Any
 
 from coordinator.zk.znodes.paths import GroupPaths
@@ -117,8 +118,9 @@ def happened(text: str) -> list[dict[str, Any]]:
 def _event(at: str, who: str, kind: str, *words: str) -> dict[str, Any]:
     numbers = [int(word) for word in words if word.isdigit()]
     fields = {name: _value(text) for name, equals, text in (word.partition("=") for word in words) if equals}
-    if kind in ("begin", "halt", "fetch"):
-        made = {"begin": begin, "halt": halt, "fetch": fetch}[kind](float(at), who, *numbers)
+    numbered: dict[str, Callable[..., dict[str, Any]]] = {"begin": begin, "halt": halt, "fetch": fetch}
+    if kind in numbered:
+        made = numbered[kind](float(at), who, *numbers)
     else:
         made = event(float(at), who, kind, **({"role": "consumer"} if kind == "lease" else {}))
     return {**made, **fields}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from consumer.logs.base import LOG_SCHEMA, Fetched, OffsetOutOfRange, PullLog
+from consumer.logs.base import LOG_SCHEMA, Fetched, OffsetAndTimestamp, OffsetOutOfRange, PullLog
 
 
 class MemoryLog(PullLog):
@@ -22,6 +22,9 @@ class MemoryLog(PullLog):
 
     def offset_for_timestamp(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> int:
         return 0
+
+    def record_of_time(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> OffsetAndTimestamp | None:
+        return None
 
     def fetch(self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int) -> Fetched:
         if offset < self.lost_below:

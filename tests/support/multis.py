@@ -41,7 +41,8 @@ def steps_of(body: bytes) -> list[MultiStep]:
     """The operations of a request; empty when it is no multi."""
     if op_code(body) != MULTI:
         return []
-    reader, found = _Reader(body), []
+    reader = _Reader(body)
+    found: list[MultiStep] = []
     while True:
         code, is_done, _ = reader.number(), reader.flag(), reader.number()
         if is_done:

@@ -74,8 +74,8 @@ class Parties:
 
     def applies(self, *options: str, execute: bool = True) -> Result:
         """`acl apply` of the operator's, with everybody named."""
-        named = ("--coordinators", self.identity("coordinator"), "--operators", self.identity("operator"))
-        named += ("--readers", self.identity("reader"))
+        named = ["--coordinators", self.identity("coordinator"), "--operators", self.identity("operator")]
+        named += ["--readers", self.identity("reader")]
         return self.run("operator", "acl", "apply", *named, *options, *(["--execute"] if execute else []))
 
     def names(self, group: str, *members: str, regions: tuple[str, ...] = ()) -> None:

@@ -48,10 +48,11 @@ def main() -> None:
             f"{folder}/rows", format="parquet"
         ).awaitTermination()
         spark.range(1000).groupBy("id").count().collect()
-        jvm = spark.sparkContext._gateway.proc
+        gateway = spark.sparkContext._gateway
+        assert gateway is not None
         spark.stop()
-        jvm.stdin.close()  # as when Python ends
-        jvm.wait(500)
+        gateway.proc.stdin.close()  # as when Python ends
+        gateway.proc.wait(500)
 
 
 if __name__ == "__main__":

@@ -62,9 +62,6 @@ class Counts:
             self.by_partition.clear()
             self.by_key.clear()
 
-    def on_drain(self) -> None:
-        self._stop.wait(self.drain_s)  # processing the polled records takes so long
-
     def on_checkpoint(self, checkpoint: int) -> State:
         if self.fails_to_drain:
             raise RuntimeError("the disk is full")
@@ -110,7 +107,7 @@ class Counting(Counts, Callbacks):
                 self.count(partition, len(records))
 
     def on_drain(self) -> bool:
-        super().on_drain()
+        self._stop.wait(self.drain_s)  # processing the polled records takes so long
         return self.has_finished
 
     def on_partitions_revoked(self, partitions: PartitionSet) -> None:
@@ -260,7 +257,7 @@ def exact(log: MemoryLog, partitions: int | Mapping[str, int], *members: Counts)
     topics = {"t": partitions} if isinstance(partitions, int) else partitions
     wanted = {f"{topic}-{number}": log.end for topic, count in topics.items() for number in range(count)}
 
-    def look() -> None:
+    def look() -> bool:
         by_partition: dict[str, int] = {}
         by_key: Counter[str] = Counter()
         for member in members:
@@ -269,8 +266,9 @@ def exact(log: MemoryLog, partitions: int | Mapping[str, int], *members: Counts)
                 by_key.update(member.by_key)
         assert by_partition == wanted, (by_partition, wanted)
         assert dict(by_key) == wanted, (by_key, wanted)
+        return True
 
-    eventually(lambda: look() or True, 20, "every record is counted once")
+    eventually(look, 20, "every record is counted once")
 
 
 M = TypeVar("M", Counting, Operating)
@@ -291,7 +289,7 @@ class RegionBench(Generic[M]):
         self.log = MemoryLog(end=40)
         self.topics: dict[str, int] = {}
         self.members: dict[str, M] = {}
-        self._kind = kind
+        self._kind: Callable[..., M] = kind
         self._lives = ExitStack()
 
     def close(self) -> None:
@@ -399,8 +397,13 @@ class RegionBench(Generic[M]):
 
     def fails(self) -> str:
         """The reason for which the region has failed in the end."""
-        failed = eventually(lambda: (now := self.now).state == "Failed" and now, 30, "the region has failed")
-        return str(failed.reason)
+
+        def look() -> Region:
+            found = self.now
+            assert found.state == "Failed", found
+            return found
+
+        return str(eventually(look, 30, "the region has failed").reason)
 
     def emptied(self, group: str = "g") -> None:
         """Its members have ended, and the coordinator knows."""

@@ -142,7 +142,7 @@ class SealedGroup:
 
 def a_collector(store: Store, runtime: Runtime | None = None) -> SegmentCollector:
     """Of a coordinator that sweeps in each round, and retains no finished segment. The epoch's znode has version 0."""
-    return sweeping(SegmentCollector(a_term(store, runtime or ThreadRuntime(), **NOTHING_RETAINED)))
+    return sweeping(SegmentCollector(a_term(store, runtime or ThreadRuntime(), metrics=None, **NOTHING_RETAINED)))
 
 
 def sweeping(collector: SegmentCollector, interval_s: float = 0.0) -> SegmentCollector:

@@ -128,9 +128,11 @@ class SecuredChroot:
         past.close()
         self.world.stable("g", 2)
         for paths in map(GroupPaths, ("g", "other")):
-            offsets, owners = paths.offsets_of("t"), paths.owners_of("t")
-            eventually(lambda path=offsets: len(self.world.names(path)) == 2, 10, f"{paths.group} has its offsets")
-            eventually(lambda path=owners: len(self.world.names(path)) == 2, 10, f"{paths.group} has its owners")
+            self._two_below(paths.offsets_of("t"))
+            self._two_below(paths.owners_of("t"))
+
+    def _two_below(self, path: str) -> None:
+        eventually(lambda: len(self.world.names(path)) == 2, 10, f"{path} has two znodes")
 
     def _quiet(self) -> dict[str, Any]:
         return {"session_timeout_ms": 8_000, "max_poll_interval_ms": QUIET_MS, "offsets_interval_ms": QUIET_MS}

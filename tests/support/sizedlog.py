@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from consumer.logs.base import Fetched, LogError, OffsetOutOfRange, PullLog, fitting_rows
+from consumer.logs.base import Fetched, LogError, OffsetAndTimestamp, OffsetOutOfRange, PullLog, fitting_rows
 from tests.support.memlog import batch_of
 from tests.unit.manual import ManualRuntime
 
@@ -37,6 +37,9 @@ class SizedLog(PullLog):
 
     def offset_for_timestamp(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> int:
         return min(timestamp_ms, len(self.records[partition]))
+
+    def record_of_time(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> OffsetAndTimestamp | None:
+        return None
 
     def fetch(self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int) -> Fetched:
         self.fetched.append(partition)

@@ -11,7 +11,7 @@ from typing import Any
 
 from consumer.config import Subscription
 from consumer.sealing.segment_check import ORPHAN_AFTER_S
-from consumer.sealing.segment_files import SegmentFolder
+from consumer.sealing.segment_files import ClaimedFiles, SegmentFolder
 from consumer.spark.fetchers.config import SlotConfig, SlotSpec
 from consumer.spark.fetchers.slot import PoolPost, Slot
 from coordinator.zk.runtime import Task, ThreadRuntime
@@ -36,12 +36,14 @@ class Later(ThreadRuntime):
         return super().wall_ms() + round(ORPHAN_AFTER_S * 1000) + 60_000
 
 
-class _Full:
+class _Full(ClaimedFiles):
     """A folder on a disk that is full."""
 
-    url = "file:///full"
+    def __init__(self, whole: ClaimedFiles) -> None:
+        self.whole = whole
+        self.url = "file:///full"
 
-    def write(self, file: str, batches: Any) -> int:
+    def write(self, file: str, batches: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device", file)
 
     def remove(self, file: str) -> None:
@@ -98,11 +100,13 @@ class SlotBench:
 
     def break_files(self, slot: Slot) -> None:
         """From now on this slot can write no file."""
-        slot.sealer._segments._files = _Full()
+        slot.sealer._segments._files = _Full(slot.sealer._segments._files)
 
     def mend_files(self, slot: Slot) -> None:
         """It can again."""
-        slot.sealer._segments._files = self.folder
+        full = slot.sealer._segments._files
+        assert isinstance(full, _Full)
+        slot.sealer._segments._files = full.whole
 
     def end(self, records: int) -> None:
         """So many records are in each partition by now."""

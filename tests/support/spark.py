@@ -11,7 +11,7 @@ from typing import Any
 
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from consumer.logs.embedded.producer import Producer
 from consumer.spark import register
@@ -107,7 +107,7 @@ def pool(
     """A pool on the folders `log` and `segments` in `folder`; records may be produced later."""
     (folder / "log").mkdir(exist_ok=True)
     places = {"log_dir": str(folder / "log"), "segments_dir": str(folder / "segments")}
-    options = {"zk": world.zk, "slots": 2, "session_timeout_ms": SESSION_MS, "pool": "p"} | places | options
+    options = {"zk": world.zk, "slots": 2, "session_timeout_ms": SESSION_MS, "pool": "p", **places, **options}
     return FetcherPool(spark, topics, group=group, **options)
 
 

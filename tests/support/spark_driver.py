@@ -15,7 +15,7 @@ import threading
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from consumer.spark import register
 from consumer.spark.fetchers.pool import FetcherPool

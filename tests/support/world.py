@@ -26,7 +26,7 @@ from coordinator.zk.session.kazoo_store import kazoo_factory, open_kazoo
 from coordinator.zk.store import Create, Delete, SetData, Store
 from coordinator.zk.update import ensure
 from coordinator.zk.znodes.group_state import GroupState, Rebalance
-from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR, Brokers, GroupPaths
 from coordinator.zk.znodes.records import Channel, Command, CoordinatorRecord, OffsetRecord, Topic, parsed_channel
 from tests.simulation.store import SimStore
@@ -58,7 +58,7 @@ class PollingConsumer(Callbacks):
         config = ConsumerConfig(zk=zk, group=group, consumer=name, **options)
         runtime = ThreadRuntime()
         self.name = name
-        self.events: list[tuple[str, frozenset[TopicPartition]]] = []
+        self.events: list[tuple[str, PartitionSet]] = []
         self.records: list[tuple[TopicPartition, int]] = []
         self.error: BaseException | None = None
         self.is_stuck = runtime.event()
@@ -91,13 +91,13 @@ class PollingConsumer(Callbacks):
         except BaseException as error:  # noqa: BLE001  a test looks at it
             self.error = error
 
-    def on_partitions_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+    def on_partitions_assigned(self, partitions: PartitionSet) -> None:
         self.events.append(("assigned", partitions))
 
-    def on_partitions_revoked(self, partitions: frozenset[TopicPartition]) -> None:
+    def on_partitions_revoked(self, partitions: PartitionSet) -> None:
         self.events.append(("revoked", partitions))
 
-    def on_partitions_lost(self, partitions: frozenset[TopicPartition]) -> None:
+    def on_partitions_lost(self, partitions: PartitionSet) -> None:
         self.events.append(("lost", partitions))
 
     def hang(self) -> None:
@@ -107,7 +107,7 @@ class PollingConsumer(Callbacks):
         eventually(self._hangs.is_set, 10, f"{self.name} has ended its poll")
 
     @property
-    def held(self) -> frozenset[TopicPartition]:
+    def held(self) -> PartitionSet:
         return self.consumer.assignment()
 
     def close(self) -> None:

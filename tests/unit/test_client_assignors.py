@@ -37,7 +37,7 @@ Racks = Mapping[TopicPartition, frozenset[str]]
 
 
 @dataclass
-class KnownOffsets:
+class KnownOffsets(LeaderLookup):
     """A lookup in tables; `asked` has its requests."""
 
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)

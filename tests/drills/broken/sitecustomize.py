@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import traceback
+from importlib import import_module
 
 NODE = "-m coordinator.cli run "
 CONSUMERS = ("-m consumer.cli run ", "-m drills.workloads slot.main ", "-m drills.workloads application.")
@@ -22,10 +23,7 @@ COMMAND = " ".join(sys.orig_argv[1:])
 if (BREAKS := os.environ.get("DRILL_BREAKS", "")) and COMMAND.startswith((NODE, *CONSUMERS)):
     drill = re.search(r"/zk-group-drill-[0-9a-z]+-([0-9a-z-]+)", COMMAND)
     broken = dict(each.split("=") for each in BREAKS.split(",")).get(drill[1] if drill else "", "")
-    if COMMAND.startswith(NODE):
-        from tests.drills.broken import nodes as module
-    else:
-        from tests.drills.broken import consumers as module
+    module = import_module("tests.drills.broken." + ("nodes" if COMMAND.startswith(NODE) else "consumers"))
     getattr(module, broken, lambda: None)()
 
 if os.environ.get("DRILL_READER") == "plain" and COMMAND.startswith(READER):
