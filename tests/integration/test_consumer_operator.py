@@ -264,6 +264,25 @@ def test_close_during_a_drain_waits_for_the_current_record_and_loses_nothing(o: 
     o.joins("c2")
 
 
+def test_contribution_whose_reply_is_lost_counts_once_and_a_lost_one_is_repeated(
+    o: OperatingRegion, caplog: pytest.LogCaptureFixture
+) -> None:
+    session = a_session(o)
+    one = o.joins("c1", open_store=lambda: session)
+    before = o.now.reset
+    for loses in (session.after, session.before):
+        loses(creates("g~c1"), no_answer)
+        o.log.end += 20
+        o.checkpoint()
+        assert session.has_acted
+        o.exact()
+
+    one.operator.close()
+
+    assert o.now.reset == before and "leaving without checkpoint" not in caplog.text
+    assert counted_in(o, o.now.sequence) == (2 * o.log.end, 2 * o.log.end)
+
+
 def test_operator_that_finds_an_offset_lost_waits_and_runs_after_the_regions_reset(o: OperatingRegion) -> None:
     session = a_session(o)
     session.before(creates(PATHS.request), no_answer)

@@ -93,6 +93,18 @@ def test_older_run_of_a_new_query_replaces_no_run_that_registered_meanwhile(benc
     assert len(new.plan(new.initial(), later(new, new.initial()))) == 1
 
 
+def test_run_that_registers_again_replaces_no_run_that_registered_meanwhile(bench: QueryBench) -> None:
+    bench.seal()
+    _, _, end = bench.ran()
+    old, session = fronted(bench)
+    old.latest(end)
+    bench.expire()
+    session.before(lambda _: True, lambda: bench.planner().latest(end))
+
+    with pytest.raises(QueryTakenOver, match="another run of query q"):
+        later(old, end)
+
+
 def test_query_begins_its_first_batch_though_many_others_register_meanwhile(bench: QueryBench) -> None:
     bench.seal()
     planner, session = fronted(bench)
@@ -152,6 +164,15 @@ def test_a_query_is_not_taken_for_removed_because_a_server_lags(bench: QueryBenc
     planner._sessions.living.lacks = lambda path: "/queries/" in path
 
     assert planner.latest(end) == end
+
+
+def test_query_that_plans_a_batch_again_skips_no_segment_because_a_server_lags(bench: QueryBench) -> None:
+    sealed = [bench.seal() for _ in range(3)]
+    _, start, end = bench.ran()
+    newer = {bench.paths.segment(name) for name in sealed[1:]}
+    again = bench.planner(front=lambda store: Behind(store, newer.__contains__), fail_on_data_loss=False)
+
+    assert names(again.plan(start, end)) == sealed
 
 
 @pytest.mark.parametrize("fails", [True, False], ids=["failOnDataLoss", "no failOnDataLoss"])

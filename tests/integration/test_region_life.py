@@ -6,6 +6,7 @@ import logging
 import os
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,17 +18,18 @@ from consumer.operator.region import RegionMember
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.security.policy import CREATE, READ, WORLD
 from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import AclEntry
+from coordinator.zk.store import AclEntry, Create, Delete
 from coordinator.zk.update import ensure
 from coordinator.zk.wire import OPEN_ACL
 from coordinator.zk.znodes.group_state import FAILED
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import Channel, OffsetRecord
-from coordinator.zk.znodes.regions import COMPLETED
+from coordinator.zk.znodes.regions import CHECKPOINT, COMPLETED, RESET, RegionRequest
 from tests.support.cli import run, run_json, run_ok
 from tests.support.made_group import MadeGroup
 from tests.support.parties import Parties, owned_by
 from tests.support.region import PATHS, CountingRegion, running
+from tests.support.stores import Reads
 from tests.support.wait import eventually
 from tests.support.world import World
 
@@ -244,10 +246,29 @@ def test_checkpoint_does_not_begin_while_a_group_cannot_take_part_with_the_reaso
     r.exact(other)
 
 
+def a_member(world: World) -> RegionMember:
+    config = ConsumerConfig(zk=world.zk, group="g", consumer="c1", region="r", log_dir="none")
+    return RegionMember(MemberContext(config, ThreadRuntime()), Callbacks())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("stands", [False, True], ids=["comes", "goes"])
+def test_reset_request_of_an_application_survives_concurrent_requests(world: World, stands: bool) -> None:
+    ensure(world.store, [*PATHS.skeleton, PATHS.root])
+    other = Create(PATHS.request, RegionRequest(CHECKPOINT, "another").to_bytes())
+    if stands:
+        world.store.commit([other])
+    changes = Delete(PATHS.request) if stands else other
+    store = Reads(world.store).after(PATHS.request, lambda: world.store.commit([changes]))
+
+    fenced = SimpleNamespace(guarded=world.store.commit)  # its fence always holds
+    a_member(world).request_reset(store, fenced, "it has lost its way")  # type: ignore[arg-type]
+
+    assert RegionRequest.parse("it", world.data(PATHS.request) or b"").what == RESET
+
+
 def test_the_end_of_one_checkpoint_does_not_end_the_drain_for_the_next(world: World) -> None:
     ensure(world.store, [*PATHS.skeleton, PATHS.root, PATHS.checkpoints, PATHS.checkpoint(1), PATHS.end(1, COMPLETED)])
-    config = ConsumerConfig(zk=world.zk, group="g", consumer="c1", region="r", log_dir="none")
-    member = RegionMember(MemberContext(config, ThreadRuntime()), Callbacks())  # type: ignore[arg-type]
+    member = a_member(world)
     member._paused_for, member._draining_for = 1, 2
     member._look.set()
 

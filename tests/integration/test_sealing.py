@@ -39,6 +39,16 @@ def test_a_connection_that_is_cut_again_and_again_costs_no_record(zookeeper_prox
     bench.all_sealed(4, 1500)
 
 
+def test_slot_taken_over_by_a_newer_one_of_its_name_ends_with_the_reason(bench: SlotBench) -> None:
+    bench.slot(0)
+    bench.grow(100)
+    bench.slot(0)
+    eventually(lambda: bench.results.get(0), 10, "the older one ends")
+    assert "another process has registered" in bench.results[0]["reason"]
+    bench.end(200)
+    bench.all_sealed(4, 200)
+
+
 # ---- paused
 
 
@@ -151,6 +161,7 @@ def test_a_slot_that_is_one_too_many_gives_its_seat_up_at_once(bench: SlotBench)
 
     bench.world.stable("g", 1, timeout_s=6, wait=within)  # and not only after the session timeout (8 s)
     assert bench.world.names(PATHS.seats) == ["p-slot-0"]
+    bench.grow(100)  # the other one goes on
 
 
 def test_slot_whose_seals_keep_failing_ends_with_the_reason_and_others_go_on(bench: SlotBench) -> None:

@@ -253,6 +253,10 @@ class BacklogStory:
         some = [f"{name}{' (expired)' if query.expired_ms else ''}" for name, query in self._backlog.queries.items()]
         return ", ".join(some) or "none"
 
+    def changes(self) -> str:
+        """How often the set of queries has changed."""
+        return str(self._backlog.set_of_queries)
+
     def log(self) -> list[str]:
         return [each for each in self._log.messages if "checkpoint segments removed" in each]
 

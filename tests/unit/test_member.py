@@ -165,6 +165,14 @@ def test_unpublished_offset_is_published_next_time_though_it_has_not_moved(life:
     assert (life.offset(T0), life.offset(T1)) == (5, 7)
 
 
+def test_offset_whose_discontinuity_was_sealed_is_published_at_once(life: Life) -> None:
+    life.member.advance({T0: 30}, lost={T0: 5})
+
+    life.member.advance({T0: 40})
+
+    assert life.offset(T0) == 40, "who began there again would repeat it as intended"
+
+
 # ---- the end of an incarnation
 
 

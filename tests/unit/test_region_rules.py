@@ -32,7 +32,7 @@ from coordinator.zk.znodes.regions import (
     RegionRequest,
 )
 from tests.property.tree import MemoryTree
-from tests.support.stores import FrontStore, Interrupted
+from tests.support.stores import FrontStore, Interrupted, lost_reply
 from tests.support.strategies import RANGE
 from tests.support.terms import a_term
 from tests.support.turns import snapshot_of
@@ -408,16 +408,27 @@ def test_a_reset_abandons_more_checkpoints_than_fit_into_one_multi() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "reset"), [(RegionRequest("reset", "ann"), 3), (RegionRequest("reset", "c1", reset=1), 2)]
+    ("request_", "reset"),
+    [(RegionRequest("reset", "ann").to_bytes(), 3), (RegionRequest("reset", "c1", reset=1).to_bytes(), 2), (b"", 2)],
+    ids=["an operator's", "obsolete", "unreadable"],
 )
-def test_request_is_removed_also_when_it_is_obsolete_or_has_nested_znodes(request_: RegionRequest, reset: int) -> None:
+def test_request_is_removed_also_when_it_is_obsolete_or_has_nested_znodes(request_: bytes, reset: int) -> None:
     tree = a_tree(replace(RUNNING, reset=2))
-    tree.put(PATHS.request, request_.to_bytes())
+    tree.put(PATHS.request, request_)
     tree.ensure(f"{PATHS.request}/a/b/c")
 
     turns(tree, ManualRuntime()).take_turn("")
 
     assert (tree.data(PATHS.request), region_in(tree).reset) == (None, reset)
+
+
+def test_groups_take_their_turns_after_a_reset_whose_reply_was_lost() -> None:
+    tree = a_tree(RUNNING)
+    region = turns(tree, ManualRuntime(), Interrupted(tree.open(), after=lost_reply))
+    region.take_turn("")
+    tree.put(PATHS.request, RegionRequest("reset", "ann").to_bytes())
+
+    assert region.take_turn("")[1] == ("g",)
 
 
 def test_manually_created_checkpoint_is_skipped_with_any_number() -> None:
