@@ -18,8 +18,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from tests.simulation.corpus import FILE, Plan, save, selected
-from tests.simulation.coverage import interleavings
+from tests.simulation.corpus import FILE, Plan, interleavings, save, selected
 from tests.simulation.decided import Decisions, reasons
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.profile import AIMED, PROFILES, Profile, profile_of
@@ -42,7 +41,6 @@ class RunResult:
     broken: frozenset[str]
     text: str
     fired: Counter[str]
-    coverage: Counter[str]
     events: int
     decided: Mapping[str, str | None]
     reached: frozenset[str]
@@ -56,7 +54,6 @@ class Totals:
     cpu_s: float = 0.0
     events: int = 0
     fired: Counter[str] = field(default_factory=Counter)
-    coverage: Counter[str] = field(default_factory=Counter)
     failures: list[RunResult] = field(default_factory=list)
     decisions: Decisions = field(default_factory=Decisions)
     reached: list[tuple[Plan, frozenset[str]]] = field(default_factory=list)
@@ -67,7 +64,6 @@ class Totals:
         self.cpu_s += result.seconds
         self.events += result.events
         self.fired += result.fired
-        self.coverage += result.coverage
         self.decisions.add(result.profile, result.decided)
         if result.profile == AIMED.name:
             self.reached.append((AIMED.plan(result.seed), result.reached))
@@ -89,7 +85,6 @@ def run_one(job: tuple[int, str]) -> RunResult:
         outcome.broken,
         text,
         outcome.fired,
-        outcome.coverage,
         len(outcome.history),
         reasons(outcome.verdicts),
         interleavings(outcome.history) if profile == AIMED.name else frozenset(),
@@ -232,11 +227,10 @@ def _show_failure(result: RunResult) -> None:
 
 def _summary(totals: Totals, seconds: float, lacking: Sequence[str]) -> None:
     console = Console(width=120)
-    for title, found in (("fault", totals.fired), ("seen", totals.coverage)):
-        table = Table(title, "times")
-        for name, times in sorted(found.items()):
-            table.add_row(name, str(times))
-        console.print(table)
+    table = Table("fault", "times")
+    for name, times in sorted(totals.fired.items()):
+        table.add_row(name, str(times))
+    console.print(table)
     table = Table("invariant", "decided", "not decided")
     for row in totals.decisions.rows():
         table.add_row(*row)

@@ -1,13 +1,13 @@
 """The corpus: worlds of the aimed profile in which something met that had not met before, kept and mutated.
 
 As a coverage-guided fuzzer keeps the inputs that reached something new (AFL): here the circumstances of a world and the
-kinds of its faults. What meets is in `coverage.interleavings`.
+kinds of its faults. What meets is in `interleavings`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
@@ -69,3 +69,56 @@ def known(plan: Plan, circumstances: Mapping[str, tuple[Any, ...]], kinds: Itera
     """Whether a profile still has all of a plan."""
     has = set(kinds)
     return plan.circumstances.keys() == circumstances.keys() and has.issuperset(plan.kinds)
+
+
+# ---- interleavings
+
+_ENDED = '"ended":"'
+_COMMANDS = {"start-fetcher": "start", "stop-fetcher": "stop", "assign": "assign", "drain": "drain"}
+
+
+def interleavings(history: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """Pairs of commits of different processes in a group, and of a fault and the commit after it."""
+    found: set[str] = set()
+    last: dict[str, tuple[str, str]] = {}
+    fault = ""
+    for event in history:
+        if event["event"] == "fault":
+            fault = event["kind"]
+        elif event["event"] == "closed":
+            for group in {path.split("/")[3] for path in event["paths"] if path.startswith("/consumers/groups/")}:
+                last[group] = ("server", "session ended")
+        elif event["event"] == "commit":
+            for group, said in _said(event).items():
+                who, before = last.get(group, ("", "nothing"))
+                if who != event["who"]:
+                    found.add(f"{before} > {said}")
+                if fault:
+                    found.add(f"{fault} > {said}")
+                last[group] = event["who"], said
+            fault = ""
+    return frozenset(found)
+
+
+def _said(event: Mapping[str, Any]) -> dict[str, str]:
+    """Group -> what a commit did there, and who it was: `node evict start`."""
+    by = "node" if event["who"].startswith("node") else "hand" if event["who"] == "hand" else "member"
+    done: dict[str, set[str]] = {}
+    for operation in event["ops"]:
+        parts = operation["path"].split("/")
+        if parts[1:3] == ["consumers", "groups"] and len(parts) > 4 and operation["op"] != "check":
+            done.setdefault(parts[3], set()).add(_what(operation, parts[4:], by))
+    return {group: " ".join([by, *sorted(what - {""})]) for group, what in done.items()}
+
+
+def _what(operation: Mapping[str, Any], parts: Sequence[str], by: str) -> str:
+    kind, data = operation["op"], operation.get("data") or ""
+    if parts[0] == "channel" and len(parts) == 3:
+        if kind == "delete":
+            return "withdraw" if by == "node" else "acknowledge"
+        return next((name for option, name in _COMMANDS.items() if f'"{option}"' in data), "")
+    if parts[0] == "channel":
+        return "evict" if f"{_ENDED}evicted" in data else "end" if _ENDED in data else "channel"
+    if parts[0] in ("owners", "ids", "seats", "segments", "queries") and len(parts) > 1:
+        return f"{kind} {parts[0]}"
+    return parts[0] if parts[0] in ("state", "sync", "sync_request") else ""

@@ -7,14 +7,13 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from drills.checker import Verdicts, check
 from tests.simulation.aimed import AIMED
 from tests.simulation.beside import BESIDE, OF_WORLDS, favour_cooperation
-from tests.simulation.coverage import coverage
 from tests.simulation.faults import FAULTS
 from tests.simulation.gaps import GAPS, supervise
 from tests.simulation.leaders import LEADERS
@@ -49,7 +48,6 @@ class Outcome:
     problems: list[str]
     fired: Counter[str]
     history: Sequence[Mapping[str, Any]]
-    coverage: Counter[str] = field(default_factory=Counter)
     positions: str = ""
 
     @property
@@ -92,8 +90,7 @@ def simulate(
         world.scheduler.close()
     world.problems += world.scheduler.crashed
     history = world.history
-    seen = coverage(history)
-    return Outcome(seed, profile.name, check(history), world.problems, world.fired, history, seen, positions)
+    return Outcome(seed, profile.name, check(history), world.problems, world.fired, history, positions)
 
 
 def _run(world: World, script: Callable[[World], None]) -> None:
