@@ -19,9 +19,9 @@ from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import BegunRecord, OffsetRecord
 from tests.support.hand_polled import HandPolled, Polling
+from tests.support.memlog import TimedLog
 from tests.support.processes import consumer_process
 from tests.support.slots import SlotBench
-from tests.support.timedlog import TimedLog
 from tests.support.wait import eventually
 from tests.support.world import SESSION_MS, World, parts
 

@@ -20,10 +20,9 @@ from coordinator.zk.znodes.group_state import STABLE
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.segments import SegmentsRecord
 from tests.support.hand import ManualStage
-from tests.support.memlog import MemoryLog
+from tests.support.memlog import MemoryLog, TimedLog
 from tests.support.next_release import RELEASES, NextRelease, as_next_release
 from tests.support.slots import SlotBench
-from tests.support.timedlog import TimedLog
 from tests.support.wait import eventually, within
 from tests.support.world import SESSION_MS, PollingConsumer, World, parts
 

@@ -35,7 +35,7 @@ from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
 from coordinator.zk.znodes.records import Channel, EpochRecord, Registration, Topic, parsed_channel
 from tests.property.tree import MemoryTree, MemoryTreeStore
-from tests.support.starts import from_the_beginning
+from tests.support.memlog import from_the_beginning
 from tests.support.terms import a_term
 from tests.unit.manual import ManualRuntime
 

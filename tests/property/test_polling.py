@@ -15,7 +15,7 @@ from consumer.fetching.polling import Polling, fetcher_of
 from consumer.logs.base import Position
 from coordinator.zk.znodes.partitions import TopicPartition
 from tests.property.effort import Draw, tried
-from tests.support.sizedlog import SizedLog
+from tests.support.memlog import SizedLog
 from tests.unit.manual import ManualRuntime
 
 PARTITIONS = [TopicPartition("t", number) for number in range(5)]

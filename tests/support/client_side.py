@@ -30,8 +30,7 @@ from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import ASSIGN, Command, parsed_channel
 from tests.support.hand import SESSION_MS, Hand, ManualStage, Wrap
 from tests.support.hand_polled import HandPolled
-from tests.support.memlog import MemoryLog
-from tests.support.starts import from_the_beginning
+from tests.support.memlog import MemoryLog, from_the_beginning
 from tests.support.stores import Act, FrontStore, nothing
 from tests.support.wait import eventually
 from tests.support.world import World

@@ -28,7 +28,7 @@ from coordinator.zk.znodes.group_state import STABLE
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import STATIC, Command, Registration, Topic
-from tests.support.starts import from_the_beginning
+from tests.support.memlog import from_the_beginning
 from tests.support.strategies import RANGE, only
 from tests.support.terms import NO_DELAY
 from tests.support.wait import eventually

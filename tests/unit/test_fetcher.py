@@ -23,7 +23,7 @@ from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import Channel
 from tests.property.tree import MemoryTree
-from tests.support.timedlog import TimedLog
+from tests.support.memlog import TimedLog
 from tests.unit.manual import ManualRuntime
 
 BROKEN, WHOLE = TopicPartition("t", 0), TopicPartition("t", 1)

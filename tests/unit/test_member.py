@@ -25,7 +25,7 @@ from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import START_FETCHER, STOP_FETCHER, Channel, Command, OffsetRecord, OwnerRecord
 from tests.property.group_world import PATHS, GroupWorld
 from tests.property.tree import MemoryTree
-from tests.support.starts import AT_THE_BEGINNING
+from tests.support.memlog import AT_THE_BEGINNING
 from tests.support.stores import FrontStore
 from tests.unit.manual import ManualRuntime
 

@@ -27,8 +27,7 @@ from consumer.logs.base import (
 )
 from coordinator.zk.znodes.partitions import TopicPartition
 from tests.support.allocated import allocated_bytes
-from tests.support.memlog import batch_of
-from tests.support.sizedlog import SizedLog
+from tests.support.memlog import SizedLog, batch_of
 from tests.support.stories import play, stories
 from tests.unit.manual import ManualRuntime
 

@@ -23,10 +23,9 @@ from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import Channel
 from coordinator.zk.znodes.segments import Segment
-from tests.support.memlog import MemoryLog, batch_of
+from tests.support.memlog import MemoryLog, TimedLog, batch_of
 from tests.support.sealed import records_in
 from tests.support.stories import play, stories
-from tests.support.timedlog import TimedLog
 from tests.unit.manual import ManualRuntime
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -23,8 +23,7 @@ from coordinator.zk.store import Node, Stat
 from coordinator.zk.values import load, time_text
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import BegunRecord
-from tests.support.memlog import MemoryLog
-from tests.support.timedlog import TimedLog
+from tests.support.memlog import MemoryLog, TimedLog
 
 T0 = TopicPartition("t", 0)
 BEGINNING, END = OffsetSpec("beginning"), OffsetSpec("end")
