@@ -1,10 +1,11 @@
-"""`scripts/bench`, whose last line has every figure, measured; and `scripts/jobs`, the example of named jobs."""
+"""`scripts/bench`, whose last line has every figure, measured; and the examples `scripts/jobs` and `scripts/counts`."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 sys.path.append(str(SCRIPTS / "lib"))
 
+from counts.__main__ import wrong_keys  # noqa: E402
 from jobs.__main__ import Step, in_two_places  # noqa: E402
 
 SIZES = ("--members", "2", "--partitions", "8", "--rounds", "1", "--session-timeout-ms", "2000")
@@ -143,3 +145,19 @@ def test_every_job_runs_in_one_place_when_workers_are_killed_frozen_and_stopped(
 )
 def test_the_verdict_sees_a_job_in_two_places(steps: list[Step], is_odd: bool) -> None:
     assert in_two_places({"job": steps}) == (["job"] if is_odd else [])
+
+
+@pytest.mark.full("examples")
+def test_counts_in_memory_are_exact_when_workers_and_a_coordinator_are_killed() -> None:
+    verdict = report_of("counts")
+
+    assert verdict["verdict"] == "PASS" and verdict["wrong_keys"] == 0
+    assert verdict["records"] == verdict["counted"] == 40_000
+    assert verdict["kills"] == 4 and verdict["checkpoints"] > 5
+
+
+def test_the_verdict_sees_a_record_that_was_counted_twice_or_never() -> None:
+    written = Counter({"a": 2, "b": 1})
+
+    assert wrong_keys(written, Counter({"a": 2, "b": 1})) == []
+    assert wrong_keys(written, Counter({"a": 3, "c": 1})) == ["a", "b", "c"]
