@@ -181,7 +181,8 @@ class SealedRanges(Invariant):
     def _judge_released(self, view: ChannelView, before: Channel, gone: Set[TopicPartition], commit: Commit) -> None:
         for partition in sorted(gone):
             offset, found = before.running[partition], view.group.offsets.get(partition)
-            if view.by_hand:
+            owner = view.group.owners.get(partition)
+            if view.by_hand or (owner is not None and owner.by_hand):
                 self._liars.add((view.group.name, partition))
             if offset is None or (view.group.name, partition) in self._liars or (found is not None and found.by_hand):
                 continue
