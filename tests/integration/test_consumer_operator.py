@@ -17,9 +17,10 @@ from coordinator.zk.errors import UsageError
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Delete
-from tests.support.client_side import Hooked, creates, no_answer
+from tests.support.client_side import Hooked, creates
 from tests.support.memlog import MemoryLog
 from tests.support.region import PATHS, Operating, OperatingRegion, running
+from tests.support.stores import lost_reply
 from tests.support.wait import PATIENCE, eventually
 from tests.support.world import SESSION_MS, World
 
@@ -271,7 +272,7 @@ def test_contribution_whose_reply_is_lost_counts_once_and_a_lost_one_is_repeated
     one = o.joins("c1", open_store=lambda: session)
     before = o.now.reset
     for loses in (session.after, session.before):
-        loses(creates("g~c1"), no_answer)
+        loses(creates("g~c1"), lost_reply)
         o.log.end += 20
         o.checkpoint()
         assert session.has_acted
@@ -285,7 +286,7 @@ def test_contribution_whose_reply_is_lost_counts_once_and_a_lost_one_is_repeated
 
 def test_operator_that_finds_an_offset_lost_waits_and_runs_after_the_regions_reset(o: OperatingRegion) -> None:
     session = a_session(o)
-    session.before(creates(PATHS.request), no_answer)
+    session.before(creates(PATHS.request), lost_reply)
     one = o.joins("c1", open_store=lambda: session)
     sequence = o.checkpoint()
     end, o.log.lost_below = o.log.end, o.log.end + 100
@@ -305,7 +306,7 @@ def test_start_that_stops_between_two_multis_goes_on_and_restores_the_state_once
     o.log.end = 1
     o.topic(PARTITIONS_A_STEP + 5)
     session, claims = a_session(o), creates("/owners/")
-    session.after(claims, lambda: session.before(claims, no_answer))
+    session.after(claims, lambda: session.before(claims, lost_reply))
 
     one = o.joins("c1", open_store=lambda: session)
 

@@ -45,10 +45,6 @@ def joins(world: World, wrap: Wrap, **options: Any) -> PollingConsumer:
     return world.consumer("g", "c1", {"t": 1}, opener=lambda: wrap(opener()), **options)
 
 
-def all_is_committed(world: World, end: int) -> None:
-    eventually(lambda: set(world.offsets("g").values()) == {end}, 5, "all is committed")
-
-
 # ---- registering
 
 

@@ -73,9 +73,6 @@ class Backlog(SealedGroup):
     def record(self) -> SegmentsRecord:
         return SegmentsRecord.parse("segments", self.world.data(PATHS.segments) or b"")
 
-    def is_expired(self, query: str) -> bool:
-        return self.queries[query].expired_ms > 0
-
 
 def a_machine() -> Ahead:
     """Its wall clock is a year ahead."""

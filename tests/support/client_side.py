@@ -20,7 +20,7 @@ from consumer.membership.client_assignment import ClientAssignment
 from consumer.membership.member import CommandDrain
 from consumer.membership.offsets import CommittedOffsets
 from coordinator.rebalance.rebalancer import Turn
-from coordinator.zk.errors import OutcomeUnknown, SessionLost
+from coordinator.zk.errors import SessionLost
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Create, Operation, SetData, Store
@@ -286,11 +286,6 @@ def writes(path: str, data: bytes = b"", *kinds: type[Create | SetData]) -> Matc
 def creates(path: str, data: bytes = b"") -> Match:
     """A commit that creates such a znode."""
     return writes(path, data, Create)
-
-
-def no_answer() -> None:
-    """Before a commit: it is not sent. After it: its reply is lost. Its sender cannot know which."""
-    raise OutcomeUnknown("no answer")
 
 
 class Hooked(FrontStore):

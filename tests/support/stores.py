@@ -92,7 +92,7 @@ class LostReplies(FrontStore):
 
 
 def lost_reply() -> None:
-    """What happens after a commit whose reply never arrives."""
+    """Before a commit: it is not sent. After it: its reply never arrives. Its sender cannot know which."""
     raise OutcomeUnknown("no reply")
 
 

@@ -242,11 +242,11 @@ class Replay:
         return commit
 
     def _note_lost_owners(self, commit: Commit) -> None:
-        """Owner znodes change with the channel of their consumer, or go with its session."""
-        if commit.channels or not commit.mask & Changed.OWNER:
-            views = [change.view for change in commit.channels]
-        else:
-            views = [view for group in self.groups.values() for view in group.channels.values()]
+        """Owner znodes change with the channel of their consumer, or go with its session, or by hand."""
+        views = [change.view for change in commit.channels]
+        if not views:
+            groups = {group.name: group for group, *_ in commit.owners}
+            views = [view for group in groups.values() for view in group.channels.values()]
         for view in views:
             if view.has_lost_owners:
                 view.group.owners_lost_at = commit.at
