@@ -12,7 +12,7 @@ from coordinator.zk.znodes.segments import SealedRange
 from ..replay.commits import Changed, ChannelChange, Commit, KnownProcess
 from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
-from ..replay.znode_views import ChannelView, GroupView, OffsetView, SegmentView
+from ..replay.znode_views import ChannelView, GroupView, OffsetView, OwnerView, SegmentView
 from .base import Invariant, Rules
 from .s5_dataframe import DataFrames, Ends, Key
 
@@ -181,13 +181,16 @@ class SealedRanges(Invariant):
     def _judge_released(self, view: ChannelView, before: Channel, gone: Set[TopicPartition], commit: Commit) -> None:
         for partition in sorted(gone):
             offset, found = before.running[partition], view.group.offsets.get(partition)
-            owner = view.group.owners.get(partition)
-            if view.by_hand or (owner is not None and owner.by_hand):
+            is_over = not view.lives_as(before.incarnation)  # a stop writes its offsets whoever has the owner znode
+            if view.by_hand or (is_over and _is_of_another(view.group.owners.get(partition), before)):
                 self._liars.add((view.group.name, partition))
-            if offset is None or (view.group.name, partition) in self._liars or (found is not None and found.by_hand):
-                continue
             data = found.data if found is not None else None
-            if data is None or (data.offset, data.topic_id) != (offset, before.topics.get(partition.topic, "")):
+            expected = (offset, before.topics.get(partition.topic, ""))
+            if offset is None or (data is not None and (data.offset, data.topic_id) == expected):
+                continue
+            if (view.group.name, partition) in self._liars or (found is not None and found.by_hand):
+                self.ends.forget(view.group.name, [partition])
+            else:
                 actual = f"{data.offset} of id {data.topic_id}" if data is not None else "none"
                 why = f"{view.consumer} of {view.group} gave up {partition} at {offset} at {commit.moment}"
                 self.broken(f"{why}, and `offsets` has {actual}", commit.event)
@@ -220,6 +223,11 @@ class SealedRanges(Invariant):
 
 def _place(item: SealedRange) -> TopicPartition:
     return TopicPartition(item.topic, item.partition)
+
+
+def _is_of_another(owner: OwnerView | None, life: Channel) -> bool:
+    """Whether a hand, or a member that lies, has made an owner znode of another incarnation: no offset is written."""
+    return owner is not None and owner.by_hand and (owner.data is None or owner.data.incarnation != life.incarnation)
 
 
 def _may_begin(group: GroupView, partition: TopicPartition, start: OffsetRecord) -> bool:

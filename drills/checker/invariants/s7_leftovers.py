@@ -8,7 +8,7 @@ from coordinator.zk.znodes.group_state import EMPTY, STABLE
 from coordinator.zk.znodes.records import Channel
 from coordinator.zk.znodes.segments import QUERY_ABSENCE_S
 
-from ..replay.commits import HAND, Changed, ChannelChange, Commit
+from ..replay.commits import Changed, ChannelChange, Commit
 from ..replay.conditions import measured
 from ..replay.expected_target import is_cut_touched
 from ..replay.replay import Replay
@@ -189,7 +189,6 @@ class Living(Rules):
         super().__init__(invariant)
         self._signs: dict[tuple[str, str], tuple[str, Event]] = {}
         self._departures: dict[tuple[str, str], Event] = {}
-        self._deleted: dict[tuple[str, str], str] = {}
 
     def on_commit(self, commit: Commit) -> None:
         """A life began or ended, a command was applied, or a seat was removed."""
@@ -197,8 +196,6 @@ class Living(Rules):
         for change in commit.channels:
             if is_coordinator:
                 self._judge_end(change, commit)
-            if commit.who == HAND and change.after is None and change.before is not None:
-                self._deleted[change.view.group.name, change.view.consumer] = change.before.incarnation
             self._note(change, commit)
         if not is_coordinator:
             return
@@ -256,8 +253,6 @@ class Living(Rules):
             return
         name, group = view.consumer, view.group
         if after.incarnation != before.incarnation:
-            if after.incarnation == self._deleted.get((group.name, name)):
-                return  # it has read that channel: the versions of the next one begin at 0 again
             _, since = self._signs.get((group.name, name), ("", None))
             why = f"the channel of {name} in {group} (incarnation {before.incarnation}) was overwritten at"
             self.broken_by(commit, f"{why} {commit.moment} with that of incarnation {after.incarnation}", since)

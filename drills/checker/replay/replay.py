@@ -242,13 +242,13 @@ class Replay:
         return commit
 
     def _note_lost_owners(self, commit: Commit) -> None:
-        """Owner znodes change with the channel of their consumer, or go with its session, or by hand."""
-        views = [change.view for change in commit.channels]
-        if not views:
-            groups = {group.name: group for group, *_ in commit.owners}
-            views = [view for group in groups.values() for view in group.channels.values()]
+        """What a turn that reads now counts as lost, of the channels that the commit may have changed in that."""
+        views = [*(change.view for change in commit.channels), *(view for view, _ in commit.gone)]
+        for group, partition, _, after in commit.owners:
+            if after is None:
+                views += [view for view in group.channels.values() if partition in view.running]
         for view in views:
-            if view.has_lost_owners:
+            if view.has_lost_owners and view.is_settled:
                 view.group.owners_lost_at = commit.at
 
     def _apply(self, commit: Commit, path: str, verb: str, op: Event) -> None:
@@ -311,27 +311,40 @@ class Replay:
                 return
             del group.channels[route.name]
             after = None
+            if commit.who == HAND and view.data is not None:
+                group.deleted_lives.setdefault(route.name, set()).add(view.data.incarnation)
         else:
             if view is None:
                 view = group.channels[route.name] = ChannelView(group, route.name, commit.event, commit.event)
             after = reading.read_channel(op.get("data") or "")
         before, view.data, view.written = view.data, after, commit.event
+        by_hand = commit.by_hand or self._is_late_end(commit, view, before)
         mask = commit.mask | Changed.CHANNEL
         if before is None or after is None or before.incarnation != after.incarnation or before.ended != after.ended:
             mask |= Changed.LIFE | Changed.RUNNING | Changed.NAMED
             if after is not None and after.ended is not None and _ERROR not in op["data"]:
                 self._on_left(commit, view, after)
-            self._on_life(commit, view, before)
+            self._on_life(commit, view, before, by_hand)
         else:
             if before.running.keys() != after.running.keys():
                 mask |= Changed.RUNNING
             if before.command != after.command or before.generation != after.generation or before.epoch != after.epoch:
                 mask |= Changed.NAMED
-        if commit.by_hand:
+        if by_hand:
             view.by_hand = True
             self.fetching.suspend(group.name, route.name)
         commit.mask = mask
         commit.channels += (ChannelChange(view, before, after),)
+
+    def _is_late_end(self, commit: Commit, view: ChannelView, before: Channel | None) -> bool:
+        """Whether a coordinator ends a life whose channel a hand has deleted, in the next one's channel.
+
+        It has read the first one, and its fence is the version, which begins at 0 again.
+        """
+        after, deleted = view.data, view.group.deleted_lives.get(view.consumer, ())
+        is_end = after is not None and after.ended is not None and after.incarnation in deleted
+        is_another = before is not None and after is not None and before.incarnation != after.incarnation
+        return is_end and is_another and self.process(commit.who).is_node
 
     def _on_left(self, commit: Commit, view: ChannelView, after: Channel) -> None:
         """An incarnation ended, of its own accord if its own process has ended it."""
@@ -339,7 +352,7 @@ class Replay:
             holds = self.fetching.of(view.group.name, view.consumer, after.incarnation)
             commit.left += ((view, frozenset(TopicPartition(key[1], key[3]) for key in holds)),)
 
-    def _on_life(self, commit: Commit, view: ChannelView, before: Channel | None) -> None:
+    def _on_life(self, commit: Commit, view: ChannelView, before: Channel | None, by_hand: bool) -> None:
         after, group = view.data, view.group
         view.since = commit.event
         group.changed_at = commit.at
@@ -348,11 +361,13 @@ class Replay:
         # A process other than a coordinator that ends it is its own, or one that takes its name over in several steps.
         is_own = view.owner == commit.who or not self.process(commit.who).is_node
         has_left = not is_new and after is not None and after.ended is not None and is_own
-        if before is not None and not commit.by_hand and (is_taken or has_left):
+        if before is not None and not by_hand and (is_taken or has_left):
             end = self.fetching.take_over if is_taken else self.fetching.end
             end(group.name, view.consumer, before.incarnation, commit.at)
-        if is_new and not commit.by_hand:
+        if is_new and not by_hand:
             view.owner, view.by_hand = commit.who, False
+            if before is not None and before.incarnation:
+                group.deleted_lives.pop(view.consumer, None)
 
     def _on_command(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
         view = route.group.channels.get(route.parent)
