@@ -313,7 +313,10 @@ class GroupView:
         return any(view.has_lost_owners for view in self.channels.values())
 
     def had_lost_owners(self, since: float) -> bool:
-        """The same, now or, of a settled member, at some moment from `since` on: a turn has read earlier than it writes."""
+        """The same, now or, of a settled member, at some moment from `since` on.
+
+        A turn has read earlier than it writes.
+        """
         return self.owners_lost_at >= since or self.has_lost_owners
 
     @property
