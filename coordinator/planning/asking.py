@@ -76,17 +76,17 @@ class Group:
         """`client` of `state`; without one, every existing answer is outdated."""
         if self.snapshot.state.client is not None:
             return self.snapshot.state.client
-        asks = self.snapshot.asks
+        asks = self.snapshot.requests.asks
         return ClientSide(self.membership.protocol_type, floor=asks[-1].name if asks else "")
 
     def view(self, name: str) -> AskView | None:
-        return next((view for view in self.snapshot.asks if view.name == name), None)
+        return next((view for view in self.snapshot.requests.asks if view.name == name), None)
 
     @property
     def next_name(self) -> str:
         """The name of the next ask: above all asks in ZooKeeper, in `state` and in members' channels."""
-        names = [view.name for view in self.snapshot.asks]
-        named = {view.ask for view in self.snapshot.channels.values()}
+        names = [view.name for view in self.snapshot.requests.asks]
+        named = {view.ask for view in self.snapshot.members.channels.values()}
         known = (self.before.ask, self.before.failed_ask, self.before.floor)
         number = 1 + max(map(ask_number, (*names, *known)))
         if not ask_number(ask_name(number)):  # it could not be read: a stray znode leaves no room
@@ -99,7 +99,7 @@ class Group:
     def out(self) -> AskView | None:
         """The pending ask: neither adopted nor failed."""
         handled = max(map(ask_number, (self.before.ask, self.before.failed_ask, self.before.floor)))
-        open_ones = [view for view in self.snapshot.asks if ask_number(view.name) > handled]
+        open_ones = [view for view in self.snapshot.requests.asks if ask_number(view.name) > handled]
         return open_ones[-1] if open_ones else None
 
 
@@ -117,7 +117,7 @@ OUTDATED_AT_MOST = 5
 
 def without_asks(snapshot: Snapshot, assignment: Wanted) -> Asking:
     """What a group under the coordinator's strategies still does about asks: remove old ones."""
-    return Asking(assignment, unneeded=snapshot.asks, answered=snapshot.sync_request)
+    return Asking(assignment, unneeded=snapshot.requests.asks, answered=snapshot.requests.sync_request)
 
 
 def asking(snapshot: Snapshot, membership: Membership, trigger: str, timeout_s: float, is_held: bool = False) -> Asking:
@@ -134,7 +134,7 @@ def asking(snapshot: Snapshot, membership: Membership, trigger: str, timeout_s: 
 
 def _ask_member(snapshot: Snapshot, consumer: str, one: Registration) -> AskMember:
     """A member in an ask. Its identity is its incarnation, or of a static one its seat, which outlives a bounce."""
-    seat = snapshot.seats.get(consumer)
+    seat = snapshot.members.seats.get(consumer)
     identity = f"{SEAT_PREFIX}{seat.czxid:x}" if seat is not None and one.instance_id == consumer else one.incarnation
     return AskMember(identity, one.client.digest if one.client is not None else "", one.lease_ms)
 
@@ -168,10 +168,10 @@ def _wait_for_answer(group: Group, view: AskView, ask: Ask) -> Asking:
     """The leader was asked. A command of another epoch, or one removed with it, is sent again for the same ask.
     A command of this epoch that is gone was removed by the leader, without an answer."""
     sent = _assign_command(group, ask.leader, view.name)
-    commands = group.snapshot.channels[ask.leader].commands
+    commands = group.snapshot.members.channels[ask.leader].commands
     existing = next((each.name for each in commands if each.command == sent), None)
     is_old = any(each.command is not None and each.command.ask == view.name for each in commands)
-    if existing is None and not is_old and group.snapshot.state.epoch == group.snapshot.epoch:
+    if existing is None and not is_old and group.snapshot.state.epoch == group.snapshot.coordinator.epoch:
         return _failed(group, view, ask, "it has acknowledged its assign without an answer")
     tries = f", attempt {ask.attempt}" if ask.attempt > 1 else ""
     return replace(
@@ -184,12 +184,12 @@ def _wait_for_answer(group: Group, view: AskView, ask: Ask) -> Asking:
 
 def _assign_command(group: Group, leader: str, ask: str) -> Command:
     state, incarnation = group.snapshot.state, group.membership.live[leader].incarnation
-    return Command(ASSIGN, group.snapshot.epoch, state.generation, incarnation, ask=ask)
+    return Command(ASSIGN, group.snapshot.coordinator.epoch, state.generation, incarnation, ask=ask)
 
 
 def _decided(group: Group, view: AskView, ask: Ask) -> Asking | None:
     """The answer adopted, or its leader's failure; None to ask the leader again, since topics have changed."""
-    verdict = verdict_on(group.snapshot.group, view, group.snapshot.topics)
+    verdict = verdict_on(group.snapshot.group, view, group.snapshot.partitions.topics)
     if verdict.failure:
         return _failed(group, view, ask, verdict.failure)
     if not verdict.outdated:
@@ -286,7 +286,11 @@ def _failed(group: Group, view: AskView, ask: Ask, why: str) -> Asking:
 
 def _notices(group: Group, ask: Ask, name: str, reason: str) -> tuple[tuple[str, Command], ...]:
     """`assignment-failed` for every live member of the ask."""
-    epoch, generation, channels = group.snapshot.epoch, group.snapshot.state.generation, group.snapshot.channels
+    epoch, generation, channels = (
+        group.snapshot.coordinator.epoch,
+        group.snapshot.state.generation,
+        group.snapshot.members.channels,
+    )
     return tuple(
         (consumer, Command(ASSIGNMENT_FAILED, epoch, generation, one.incarnation, ask=name, reason=reason))
         for consumer, one in sorted(group.membership.live.items())
@@ -311,9 +315,9 @@ def _new_ask(group: Group) -> Asking:
         return replace(quiet, assignment=Wanted(target, {}, {}, before.ask, is_exclusive=True)) if target else Asking()
     reason = _ask_reason(group)
     if not reason:
-        grown_s = group.snapshot.grown_age_s
+        grown_s = group.snapshot.requests.grown_age_s
         return replace(quiet, timers=(group.timeout_s - grown_s,)) if grown_s else quiet
-    if before.attempts and (left_s := _backoff_s(before.attempts) - group.snapshot.failed_age_s) > 0:
+    if before.attempts and (left_s := _backoff_s(before.attempts) - group.snapshot.requests.failed_age_s) > 0:
         failure = group.snapshot.state.reason or "the last assignment failed"
         return replace(quiet, waits=failure, has_failed=True, timers=(left_s,))
     leader, client = _leader(group)
@@ -334,7 +338,7 @@ def _asked(group: Group, leader: str, client: ClientSide, reason: str) -> Asking
         group.membership.protocol_type,
         min(client.attempts + 1, MAX_COUNT),
         shortened(reason, LONGEST_REASON),
-        group.snapshot.now_ms,
+        group.snapshot.coordinator.now_ms,
         min(outdated, MAX_COUNT),
     )
     size, room = len(ask.to_bytes()), MAX_COMMIT_BYTES - ROOM_BYTES - len(group.snapshot.state.to_bytes())
@@ -345,7 +349,7 @@ def _asked(group: Group, leader: str, client: ClientSide, reason: str) -> Asking
         unchanged(group, client),
         made=(name, ask),
         assign=(leader, _assign_command(group, leader, name)),
-        answered=group.snapshot.sync_request,
+        answered=group.snapshot.requests.sync_request,
         waits=f"{leader} is asked for an assignment ({ask.protocol})",
         timers=(group.timeout_s,),
     )
@@ -362,9 +366,9 @@ def _leader(group: Group) -> tuple[str, ClientSide]:
     members = {one.identity for one in asked.members.values()} if asked is not None else None
 
     def standing(name: str) -> tuple[int, str]:
-        seat = snapshot.seats.get(name)
+        seat = snapshot.members.seats.get(name)
         has_seat = seat is not None and group.membership.live[name].instance_id == name
-        return (seat.czxid if has_seat and seat is not None else snapshot.members[name].czxid), name
+        return (seat.czxid if has_seat and seat is not None else snapshot.members.registered[name].czxid), name
 
     in_order = sorted(group.membership.live, key=standing)
     able = [
@@ -406,7 +410,7 @@ def _ask_reason(group: Group) -> str:
         return differs
     if idle := sorted(group.membership.live.keys() - group.snapshot.state.target.keys()):
         return f"joined {idle[0]}"
-    return group.snapshot.sync_request.reason if group.snapshot.sync_request is not None else ""
+    return group.snapshot.requests.sync_request.reason if group.snapshot.requests.sync_request is not None else ""
 
 
 def _differs(group: Group, ask: Ask, answer: Answer) -> str:
@@ -418,10 +422,14 @@ def _differs(group: Group, ask: Ask, answer: Answer) -> str:
         return changed
     if (ask.protocol_type, ask.protocol) != (group.membership.protocol_type, group.membership.strategy):
         return f"protocol {group.membership.strategy}"
-    if outdated := outdated_topic(answer, group.snapshot.topics, but_grown=True):
+    if outdated := outdated_topic(answer, group.snapshot.partitions.topics, but_grown=True):
         return outdated
     # Added partitions are the leader's business, which may wait for more, up to a timeout.
-    return outdated_topic(answer, group.snapshot.topics) if group.snapshot.grown_age_s >= group.timeout_s else ""
+    return (
+        outdated_topic(answer, group.snapshot.partitions.topics)
+        if group.snapshot.requests.grown_age_s >= group.timeout_s
+        else ""
+    )
 
 
 def unchanged(group: Group, client: ClientSide, commands: Set[tuple[str, str]] = frozenset()) -> Asking:
@@ -440,7 +448,7 @@ def _for_incarnation(group: Group, name: str, one: Target) -> Target:
     if (
         registration is None
         or registration.instance_id != name
-        or name not in group.snapshot.seats
+        or name not in group.snapshot.members.seats
         or registration.incarnation == one.incarnation
     ):
         return one
@@ -457,8 +465,8 @@ def unreadable(snapshot: Snapshot, membership: Membership) -> dict[str, Target]:
         return {}
     found = {}
     for name, one in snapshot.state.target.items():
-        channel = snapshot.channel_of(name)
-        is_unread = name in snapshot.members and name not in membership.everybody
+        channel = snapshot.members.channel_of(name)
+        is_unread = name in snapshot.members.registered and name not in membership.everybody
         is_its_life = channel is not None and channel.is_live and channel.incarnation == one.incarnation
         if one.is_sent and is_unread and is_its_life:
             found[name] = one
@@ -469,7 +477,7 @@ def sent_starts(group: Group) -> dict[str, Target]:
     """Members that were sent a start in a group without owners, by their channels, where the target was lost."""
     if group.before.protocol_type == CONSUMER:
         return {}
-    channels = {name: group.snapshot.channels[name].channel for name in group.membership.live}
+    channels = {name: group.snapshot.members.channels[name].channel for name in group.membership.live}
     return {name: Target(one.incarnation, {}, is_sent=True) for name, one in channels.items() if one and one.ask}
 
 
@@ -478,7 +486,7 @@ def _sent_notices(group: Group) -> list[tuple[str, str, Command]]:
     live = group.membership.live
     return [
         (name, sent.name, sent.command)
-        for name, view in sorted(group.snapshot.channels.items())
+        for name, view in sorted(group.snapshot.members.channels.items())
         for sent in view.commands
         if sent.command is not None
         and sent.command.option == ASSIGNMENT_FAILED
@@ -489,7 +497,7 @@ def _sent_notices(group: Group) -> list[tuple[str, str, Command]]:
 
 def unread_notices(group: Group) -> frozenset[tuple[str, str]]:
     """Those of this epoch stay, also when commands follow."""
-    epoch = group.snapshot.epoch
+    epoch = group.snapshot.coordinator.epoch
     return frozenset((name, sent) for name, sent, command in _sent_notices(group) if command.epoch == epoch)
 
 
@@ -500,12 +508,12 @@ def with_unneeded_asks(group: Group, found: Asking) -> Asking:
     names = {client.ask, client.failed_ask} if client is not None else set()
     if found.made is None and not found.is_adopted and group.out is not None and found.waits:
         names.add(group.out.name)
-    old = [view for view in group.snapshot.asks if view.name not in names]
+    old = [view for view in group.snapshot.requests.asks if view.name not in names]
     adopted = ask_number(client.ask) if client is not None else 0
     readable = _readable_asks(group)
     was_adopted = [v for v in old if v.answer is not None and ask_number(v.name) < adopted and v.name in readable]
     unneeded = tuple(view for view in old if view not in was_adopted)
-    answered = found.answered if client is not None else group.snapshot.sync_request
+    answered = found.answered if client is not None else group.snapshot.requests.sync_request
     return replace(
         found,
         unneeded=unneeded,
@@ -517,14 +525,14 @@ def with_unneeded_asks(group: Group, found: Asking) -> Asking:
 
 def _readable_asks(group: Group) -> set[str]:
     """Asks whose entries a member may still read; a group that is never Stable keeps no others."""
-    views = group.snapshot.channels.values()
+    views = group.snapshot.members.channels.values()
     sent = {each.command.ask for view in views for each in view.commands if each.command is not None}
     return sent | {view.ask for view in views}
 
 
 def _resent_notices(group: Group) -> tuple[tuple[str, Command], ...]:
     """Those of an earlier epoch: withdrawn with the others, and sent again."""
-    epoch, generation = group.snapshot.epoch, group.snapshot.state.generation
+    epoch, generation = group.snapshot.coordinator.epoch, group.snapshot.state.generation
     return tuple(
         (name, replace(command, epoch=epoch, generation=generation))
         for name, _, command in _sent_notices(group)

@@ -125,8 +125,8 @@ def membership(snapshot: Snapshot, assignors: Mapping[str, Assignor], rules: Gro
     found = Membership(
         {
             name: member.registration
-            for name, member in snapshot.members.items()
-            if member.registration is not None and is_live(member, snapshot.channels.get(name))
+            for name, member in snapshot.members.registered.items()
+            if member.registration is not None and is_live(member, snapshot.members.channels.get(name))
         }
     )
     _keep_marks(snapshot, found)
@@ -149,10 +149,10 @@ def keep_seats(snapshot: Snapshot, found: Membership) -> None:
 def unusable(snapshot: Snapshot, found: Membership) -> dict[str, str]:
     """Members without a part, each with the reason."""
     reasons = {}
-    for name, member in snapshot.members.items():
+    for name, member in snapshot.members.registered.items():
         if member.registration is None:
             reasons[name] = "its registration cannot be read"
-        elif snapshot.channel_of(name) is None:
+        elif snapshot.members.channel_of(name) is None:
             reasons[name] = "its channel is missing or cannot be read"
     return {**reasons, **{end.view.consumer: end.reason for end in found.ends if end.evicted}}
 
@@ -166,7 +166,7 @@ def _keep_marks(snapshot: Snapshot, found: Membership) -> None:
         registration = found.live.get(mark.consumer)
         if registration is not None and registration.incarnation == mark.incarnation:
             continue  # its eviction was planned, but never committed: it lives
-        left_s = mark.lease_ms / 1000 - snapshot.mark_age_s.get((mark.consumer, mark.incarnation), 0.0)
+        left_s = mark.lease_ms / 1000 - snapshot.members.mark_age_s.get((mark.consumer, mark.incarnation), 0.0)
         if left_s > 0:
             found.marks.append(mark)
             found.timers.append(left_s)
@@ -178,9 +178,10 @@ def _evict(snapshot: Snapshot, found: Membership) -> None:
     One whose channel has a later epoch, after both znodes of the epoch were lost, takes all commands for old ones.
     """
     for name, registration in sorted(found.live.items()):
-        view = snapshot.channels[name]
-        if view.channel is not None and view.channel.epoch > snapshot.epoch:
-            reason = f"evicted: its channel has epoch {view.channel.epoch}, and this coordinator is of {snapshot.epoch}"
+        view = snapshot.members.channels[name]
+        if view.channel is not None and view.channel.epoch > snapshot.coordinator.epoch:
+            epoch = snapshot.coordinator.epoch
+            reason = f"evicted: its channel has epoch {view.channel.epoch}, and this coordinator is of {epoch}"
             _end_live(snapshot, found, name, reason, since_ms=_before(snapshot, 0.0))
             continue
         limit_s = registration.max_poll_interval_ms / 1000
@@ -199,7 +200,7 @@ def _evict(snapshot: Snapshot, found: Membership) -> None:
 
 def _before(snapshot: Snapshot, seconds: float) -> int:
     """The wall-clock time so many seconds before the turn."""
-    return max(0, snapshot.now_ms - round(1000 * seconds))
+    return max(0, snapshot.coordinator.now_ms - round(1000 * seconds))
 
 
 def _end_live(
@@ -211,14 +212,16 @@ def _end_live(
     since_ms: int | None = None,
 ) -> None:
     """End a live member. It may fetch until its lease expires, so a mark covers its partitions until then."""
-    registration, view = found.live.pop(name), snapshot.channels[name]
-    owners = view.running & snapshot.owners
-    seat = snapshot.seats.get(name) if registration.instance_id == name else None
+    registration, view = found.live.pop(name), snapshot.members.channels[name]
+    owners = view.running & snapshot.partitions.owners
+    seat = snapshot.members.seats.get(name) if registration.instance_id == name else None
     found.ends.append(End(view, reason, True, owners, error, seat, since_ms))
     runs_unowned = _runs_unowned(snapshot, view)
     if view.running or runs_unowned:
-        lease = _lease_ms(snapshot, name, registration) or (snapshot.longest_lease_ms if runs_unowned else 0)
-        running = snapshot.existing(view.running)
+        lease = _lease_ms(snapshot, name, registration) or (
+            snapshot.coordinator.longest_lease_ms if runs_unowned else 0
+        )
+        running = snapshot.partitions.existing(view.running)
         found.mark(Mark(name, registration.incarnation, running, lease, reason, since_ms))
 
 
@@ -227,7 +230,7 @@ def _lease_ms(snapshot: Snapshot, name: str, registration: Registration) -> int:
 
     A longer lease than any session's is believed only of a member that this coordinator has never seen with another.
     """
-    return snapshot.members[name].lease_ms or registration.lease_ms
+    return snapshot.members.registered[name].lease_ms or registration.lease_ms
 
 
 def _runs_unowned(snapshot: Snapshot, view: ChannelView) -> bool:
@@ -241,14 +244,14 @@ def _end_departed(snapshot: Snapshot, found: Membership) -> None:
     A static member whose session has expired loses its seat: its session timeout is over by then.
     """
     put_out = {end.view.consumer for end in found.ends}
-    for name, view in sorted(snapshot.channels.items()):
+    for name, view in sorted(snapshot.members.channels.items()):
         channel = view.channel
         if name in found.live or name in put_out or channel is None or not channel.incarnation:
             continue
-        member = snapshot.members.get(name)
+        member = snapshot.members.registered.get(name)
         if member is not None and member.registration is None:
             continue  # an unreadable registration may be a live member's
-        seat = snapshot.seats.get(name)
+        seat = snapshot.members.seats.get(name)
         if channel.is_live:
             reason, error = "its session ended", UNKNOWN_MEMBER_ID
             seat = seat if seat is not None and seat.incarnation == channel.incarnation else None
@@ -256,7 +259,7 @@ def _end_departed(snapshot: Snapshot, found: Membership) -> None:
             reason, error, seat = channel.ended or "", channel.error, None
         else:
             continue
-        found.ends.append(End(view, reason, False, view.running & snapshot.owners, error, seat))
+        found.ends.append(End(view, reason, False, view.running & snapshot.partitions.owners, error, seat))
         if _runs_unowned(snapshot, view):
             found.mark(Mark(name, channel.incarnation, NONE, lease_ms(snapshot, name), reason))
 
@@ -271,7 +274,7 @@ def _seats(snapshot: Snapshot, found: Membership) -> None:
     seat without a target yet has no part while its member is away.
     """
     lost = {end.seat.instance for end in found.ends if end.seat is not None}
-    for instance, view in sorted(snapshot.seats.items()):
+    for instance, view in sorted(snapshot.members.seats.items()):
         seat, live = view.seat, found.live.get(instance)
         if seat is None or instance in lost:
             continue
@@ -280,7 +283,7 @@ def _seats(snapshot: Snapshot, found: Membership) -> None:
         if live is not None and live.instance_id == instance:
             if seat.removed is not None:
                 _end_live(snapshot, found, instance, f"removed: {seat.removed}")
-        elif live is None and instance in snapshot.members:
+        elif live is None and instance in snapshot.members.registered:
             if is_expected:
                 found.away[instance] = seat.registration
         elif live is None and is_expected and seat.removed is None and left_s > 0:
@@ -300,10 +303,9 @@ def _refuse(snapshot: Snapshot, found: Membership, assignors: Mapping[str, Assig
         if reason := _inconsistent(found.region, registration):
             _refuse_member(snapshot, found, name, f"refused: {reason}", INCONSISTENT_REGION)
     for name, registration in sorted(found.live.items()):
-        if registration.lease_ms > snapshot.longest_lease_ms:
-            reason = (
-                f"refused: its lease_ms of {registration.lease_ms} is over {snapshot.longest_lease_ms}, {LEASE_REMEDY}"
-            )
+        longest_ms = snapshot.coordinator.longest_lease_ms
+        if registration.lease_ms > longest_ms:
+            reason = f"refused: its lease_ms of {registration.lease_ms} is over {longest_ms}, {LEASE_REMEDY}"
             _refuse_member(snapshot, found, name, reason, INCONSISTENT_GROUP_PROTOCOL)
     candidates = [
         Candidate(
@@ -346,7 +348,7 @@ def _region_of(snapshot: Snapshot, found: Membership) -> RegionMembership | None
 
 def _czxid(snapshot: Snapshot, name: str) -> int:
     """When a member has registered; 0 for one that is away."""
-    return snapshot.members[name].czxid if name in snapshot.members else 0
+    return snapshot.members.registered[name].czxid if name in snapshot.members.registered else 0
 
 
 def _inconsistent(region: RegionMembership | None, registration: Registration) -> str:
@@ -371,7 +373,7 @@ def _rank(snapshot: Snapshot, name: str, registration: Registration) -> int:
         return NEWCOMER
     if target.incarnation == registration.incarnation:
         return ESTABLISHED
-    return RETURNING if name in snapshot.seats and registration.instance_id == name else NEWCOMER
+    return RETURNING if name in snapshot.members.seats and registration.instance_id == name else NEWCOMER
 
 
 def _refuse_member(snapshot: Snapshot, found: Membership, name: str, reason: str, error: str) -> None:
@@ -379,16 +381,16 @@ def _refuse_member(snapshot: Snapshot, found: Membership, name: str, reason: str
         _end_live(snapshot, found, name, reason, error)
         return
     del found.away[name]
-    if name not in snapshot.members:  # else it is registering: left for a later turn
-        found.given_up.append(snapshot.seats[name])
+    if name not in snapshot.members.registered:  # else it is registering: left for a later turn
+        found.given_up.append(snapshot.members.seats[name])
 
 
 def _delay_first_generation(snapshot: Snapshot, found: Membership, rules: GroupRules) -> None:
     """Delay the first generation of an empty group until more members have joined (KIP-134), or all slots of pools."""
-    if snapshot.state.target or any(snapshot.channels[name].running for name in found.live):
+    if snapshot.state.target or any(snapshot.members.channels[name].running for name in found.live):
         return
-    ages = [snapshot.members[name].age_s for name in found.live]
-    if not ages or (snapshot.slots and snapshot.slots <= found.live.keys()):
+    ages = [snapshot.members.registered[name].age_s for name in found.live]
+    if not ages or (snapshot.members.slots and snapshot.members.slots <= found.live.keys()):
         return
     left_s = min(rules.initial_delay_s - min(ages), FORMING_AT_MOST * rules.initial_delay_s - max(ages))
     if left_s > 0:
@@ -406,19 +408,21 @@ def is_exclusive(snapshot: Snapshot) -> bool:
     client = snapshot.state.client
     if client is not None:
         return client.protocol_type != CONSUMER
-    registrations = [member.registration for member in snapshot.members.values() if member.registration is not None]
+    registrations = [
+        member.registration for member in snapshot.members.registered.values() if member.registration is not None
+    ]
     return any(registration.protocol_type != CONSUMER for registration in registrations)
 
 
 def lease_ms(snapshot: Snapshot, consumer: str) -> int:
     """How long a departed member may continue: as in the adopted ask, else the maximum."""
     client = snapshot.state.client
-    for view in snapshot.asks:
+    for view in snapshot.requests.asks:
         if client is not None and view.name == client.ask and view.ask is not None and consumer in view.ask.members:
             asked = view.ask.members[consumer]
             # A seat may have had a later incarnation than the one in the ask, with another lease.
-            return asked.lease_ms if asked.lease_ms and not asked.is_seat else snapshot.longest_lease_ms
-    return snapshot.longest_lease_ms
+            return asked.lease_ms if asked.lease_ms and not asked.is_seat else snapshot.coordinator.longest_lease_ms
+    return snapshot.coordinator.longest_lease_ms
 
 
 ESTABLISHED, RETURNING, NEWCOMER = range(3)

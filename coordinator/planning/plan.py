@@ -142,7 +142,7 @@ def plan(
     state = GroupState(
         state=_state_name(members, reconciliation, asks),
         generation=generation,
-        epoch=snapshot.epoch,
+        epoch=snapshot.coordinator.epoch,
         strategy=asks.strategy if is_held or (members.is_client_side and members.everybody) else members.strategy,
         target=with_sent(snapshot, assignment.target, reconciliation.starts)
         if assignment.is_exclusive
@@ -171,7 +171,9 @@ def plan(
         region=step,
         rebalance=record,
         replaced=replaced_of(snapshot, generation) if is_new else None,
-        forgotten=tuple(n for n in snapshot.history if n != generation)[: -(HISTORY_KEPT - 1)] if is_new else (),
+        forgotten=tuple(n for n in snapshot.history.generations if n != generation)[: -(HISTORY_KEPT - 1)]
+        if is_new
+        else (),
         again_s=_again_s(snapshot, members, reconciliation, asks, is_held),
         outstanding=frozenset(reconciliation.kept).union(
             (consumer for consumer, _ in (*reconciliation.stops, *reconciliation.starts, *reconciliation.drains)),
@@ -262,11 +264,11 @@ def _by_seat(target: Mapping[str, Target], members: Membership) -> dict[str, Tar
 
 def _lost_owners(snapshot: Snapshot, name: str, is_eager: bool) -> PartitionSet:
     """Partitions that a member runs in the current generation without an owner znode (manually removed)."""
-    view, target = snapshot.channels[name], snapshot.state.target.get(name)
+    view, target = snapshot.members.channels[name], snapshot.state.target.get(name)
     assigned = target.partitions if target is not None else NONE
     settled = has_settled(view, assigned, snapshot.state.generation, is_eager)
     is_due = not view.commands and view.loss_pause_s <= 0
-    return view.running - snapshot.owners if settled and is_due else NONE
+    return view.running - snapshot.partitions.owners if settled and is_due else NONE
 
 
 # ---- the state, and the next turn
@@ -309,7 +311,7 @@ def _again_s(
         timers.append(WAITING_LOOK_S)
     if reconciliation.withdrawn or members.ends or members.given_up:
         timers.append(0.0)
-    timers += [pause_s for name in members.live if (pause_s := snapshot.channels[name].loss_pause_s) > 0]
+    timers += [pause_s for name in members.live if (pause_s := snapshot.members.channels[name].loss_pause_s) > 0]
     if reconciliation.waiting or reconciliation.blocked_by:
         timers.append(WAITING_LOOK_S)
     if sum(len(view.children) + 1 for view in asks.unneeded) > ASK_ZNODES_A_TURN:

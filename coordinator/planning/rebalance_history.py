@@ -33,38 +33,40 @@ def history_of(
     :param ends: of this turn.
     """
     before = snapshot.state
-    finished_ms = snapshot.now_ms if state.state in (STABLE, EMPTY) else None
+    finished_ms = snapshot.coordinator.now_ms if state.state in (STABLE, EMPTY) else None
     standing_since_ms, silent_since_ms = _standing_since(snapshot, gone, stopping)
     if is_new:
         ask = adopted_ask(snapshot, state)
         joined, left = sorted(_lives(state) - _lives(before)), sorted(_lives(before) - _lives(state))
         return Rebalance(
             generation=state.generation,
-            epoch=snapshot.epoch,
+            epoch=snapshot.coordinator.epoch,
             trigger=shortened(trigger or changes_of(joined, left) or "topics or owners changed", LONGEST_TRIGGER),
-            started_ms=snapshot.now_ms,
+            started_ms=snapshot.coordinator.now_ms,
             joined=tuple(joined),
             left=tuple(left),
             moved=_moved(before, state),
-            stopped_ms=None if stopping else snapshot.now_ms,
+            stopped_ms=None if stopping else snapshot.coordinator.now_ms,
             finished_ms=finished_ms,
             standing_since_ms=standing_since_ms,
             silent_since_ms=silent_since_ms,
-            assignment_ms=max(0, snapshot.now_ms - ask.since_ms) if ask is not None else None,
+            assignment_ms=max(0, snapshot.coordinator.now_ms - ask.since_ms) if ask is not None else None,
             attempts=ask.attempt if ask is not None else None,
             evicted=_evicted(state, left, ends),
         )
-    record = snapshot.rebalance
+    record = snapshot.history.last
     if record is None or record.generation != state.generation:
         return None
     if record.finished_ms is not None:
         return _with_return(snapshot, state, record)
-    stopped_ms = record.stopped_ms or (None if stopping else snapshot.now_ms)
+    stopped_ms = record.stopped_ms or (None if stopping else snapshot.coordinator.now_ms)
     updated = replace(record, stopped_ms=stopped_ms, finished_ms=finished_ms, standing_since_ms=standing_since_ms)
     if updated == record:
         return None  # another member's last sign is written with the next of these
     since_ms = min((ms for ms in (standing_since_ms, silent_since_ms) if ms is not None), default=None)
-    stood_ms = max(0, snapshot.now_ms - since_ms) if since_ms is not None and state.state == STABLE else None
+    stood_ms = (
+        max(0, snapshot.coordinator.now_ms - since_ms) if since_ms is not None and state.state == STABLE else None
+    )
     return replace(updated, silent_since_ms=silent_since_ms, standstill_ms=stood_ms)
 
 
@@ -73,35 +75,37 @@ def _standing_since(snapshot: Snapshot, gone: Iterable[str], are_stopping: bool)
 
     A rebalance that replaces an unfinished one continues its standstill: the partitions still wait.
     """
-    record, now_ms = snapshot.rebalance, snapshot.now_ms
+    record, now_ms = snapshot.history.last, snapshot.coordinator.now_ms
     standing_ms, silent_ms = (
         (record.standing_since_ms, record.silent_since_ms)
         if record is not None and record.finished_ms is None
         else (None, None)
     )
-    silences = [snapshot.silences[name] for name in gone if name in snapshot.silences] + [*snapshot.returned.values()]
+    silences = [snapshot.history.silences[name] for name in gone if name in snapshot.history.silences] + [
+        *snapshot.history.returned.values()
+    ]
     since = [max(0, now_ms - silence) for silence in silences] + ([silent_ms] if silent_ms is not None else [])
     return standing_ms if standing_ms is not None or not are_stopping else now_ms, min(since, default=None)
 
 
 def _with_return(snapshot: Snapshot, state: GroupState, record: Rebalance) -> Rebalance | None:
     """A static member that comes back begins no generation: a longer standstill becomes that of the last one."""
-    longest_ms = max(snapshot.returned.values(), default=0)
+    longest_ms = max(snapshot.history.returned.values(), default=0)
     if state.state != STABLE or longest_ms <= (record.standstill_ms or 0):
         return None
-    return replace(record, silent_since_ms=max(0, snapshot.now_ms - longest_ms), standstill_ms=longest_ms)
+    return replace(record, silent_since_ms=max(0, snapshot.coordinator.now_ms - longest_ms), standstill_ms=longest_ms)
 
 
 def adopted_ask(snapshot: Snapshot, state: GroupState) -> Ask | None:
     """The ask whose answer becomes the target with `state`; None without one."""
     before = snapshot.state.client.ask if snapshot.state.client is not None else ""
     name = state.client.ask if state.client is not None else ""
-    return next((view.ask for view in snapshot.asks if name not in ("", before) and view.name == name), None)
+    return next((view.ask for view in snapshot.requests.asks if name not in ("", before) and view.name == name), None)
 
 
 def replaced_of(snapshot: Snapshot, generation: int) -> Rebalance | None:
     """The record of the unfinished rebalance that the new `generation` replaces."""
-    record = snapshot.rebalance
+    record = snapshot.history.last
     if record is None or record.finished_ms is not None or record.generation >= generation:
         return None
     return replace(record, replaced_by=generation)

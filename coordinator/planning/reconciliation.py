@@ -44,7 +44,9 @@ class Round:
 
     def command(self, name: str, option: str, **fields: Any) -> Command:
         """A command to a member, in its incarnation of the target."""
-        return Command(option, self.snapshot.epoch, self.generation, self.want.target[name].incarnation, **fields)
+        return Command(
+            option, self.snapshot.coordinator.epoch, self.generation, self.want.target[name].incarnation, **fields
+        )
 
 
 # ---- the steps of a member
@@ -152,7 +154,7 @@ def _step(
         return Step(sent=sent)
     if revoked:
         return Step(stop(now, name, revoked))
-    view, wanted = now.snapshot.channels[name], now.want.target[name].partitions
+    view, wanted = now.snapshot.members.channels[name], now.want.target[name].partitions
     missing = wanted - view.running
     has_heard = has_settled(view, wanted, now.generation, now.is_eager) and not _has_unheard_state(now, view)
     if has_heard and not missing:
@@ -183,7 +185,7 @@ def has_settled(view: ChannelView, wanted: PartitionSet, generation: int, is_eag
 def _to_revoke(now: Round, name: str) -> PartitionSet:
     """What a member must give up before anything else: all for an eager strategy, else what it cannot keep."""
     snapshot, want = now.snapshot, now.want
-    view = snapshot.channels[name]
+    view = snapshot.members.channels[name]
     channel = view.channel
     if channel is None:
         return NONE
@@ -192,7 +194,7 @@ def _to_revoke(now: Round, name: str) -> PartitionSet:
     other_life = {part for part in view.running if channel.topics.get(part.topic) != want.topics.get(part.topic)}
     # A claim makes owners only of what is new to the consumer: what has lost its owner is given up, to get one again.
     is_new = channel.generation != now.generation
-    unowned = view.running - snapshot.owners if is_new else NONE
+    unowned = view.running - snapshot.partitions.owners if is_new else NONE
     moved = _to_other_threads(now, name) if is_new else NONE
     given_up = view.running - want.target[name].partitions
     return given_up | frozenset(other_life) | unowned | moved
@@ -203,7 +205,7 @@ def with_pauses(now: Round, found: Moves) -> Moves:
     due = {
         name: pause_s
         for name, command in (*found.stops, *found.starts)
-        if (pause_s := now.snapshot.channels[name].paced.get(wave_of(command), 0.0)) > 0
+        if (pause_s := now.snapshot.members.channels[name].paced.get(wave_of(command), 0.0)) > 0
     }
     return replace(found, deferred=frozenset(due), timers=(*found.timers, *due.values())) if due else found
 
@@ -211,7 +213,7 @@ def with_pauses(now: Round, found: Moves) -> Moves:
 def _to_other_threads(now: Round, name: str) -> PartitionSet:
     """What a member runs in another of its threads than it shall: its owner znode names the thread, so it is stopped
     and started as if it went to another member."""
-    running, on_thread = now.snapshot.channels[name].running, now.snapshot.on_thread
+    running, on_thread = now.snapshot.members.channels[name].running, now.snapshot.partitions.on_thread
     return frozenset(
         part
         for thread, parts in now.want.target[name].threads.items()
@@ -227,7 +229,7 @@ def sort_commands(now: Round, is_right: Callable[[ChannelView, SentCommand], boo
     """The one command of each member that still says what it must, and the others, which are withdrawn."""
     kept: dict[str, SentCommand] = {}
     withdrawn = []
-    for name, view in sorted(now.snapshot.channels.items()):
+    for name, view in sorted(now.snapshot.members.channels.items()):
         for sent in view.commands:
             if (name, sent.name) in now.want.kept:
                 continue
@@ -259,7 +261,7 @@ def _still_right(now: Round, view: ChannelView, sent: SentCommand, to_revoke: Ma
     command, channel, revoked = sent.command, view.channel, to_revoke.get(view.consumer)
     if command is None or channel is None or revoked is None:
         return False
-    order = now.snapshot.epoch, now.generation, channel.incarnation
+    order = now.snapshot.coordinator.epoch, now.generation, channel.incarnation
     if (command.epoch, command.generation, command.incarnation) != order:
         return False
     if command.option == STOP_FETCHER:
@@ -280,7 +282,7 @@ def _still_right(now: Round, view: ChannelView, sent: SentCommand, to_revoke: Ma
 
 def stop(now: Round, name: str, partitions: PartitionSet, region: Order | None = None) -> Command:
     """Seed 000, `rebalance` 4.1. Without partitions it means all."""
-    view = now.snapshot.channels[name]
+    view = now.snapshot.members.channels[name]
     named = NONE if partitions == view.running else partitions
     topics = dict(view.channel.topics) if view.channel else {}
     return now.command(name, STOP_FETCHER, partitions=named, topics=topics, region=region)
@@ -308,7 +310,7 @@ def taken_partitions(now: Round) -> PartitionSet:
     """
     ends = {end.view.consumer: end for end in now.membership.ends}
     taken: list[PartitionSet] = []
-    for name, view in now.snapshot.channels.items():
+    for name, view in now.snapshot.members.channels.items():
         if name not in ends:
             taken.append(view.running)
         running = view.running if name in now.membership.live else NONE
@@ -316,7 +318,7 @@ def taken_partitions(now: Round) -> PartitionSet:
         taken += [command.started - running for command in starts if command.option == START_FETCHER]
     taken += [mark.partitions for mark in now.membership.marks]
     removed: PartitionSet = united(end.owners for end in ends.values())
-    return united([*taken, now.snapshot.owners - removed])
+    return united([*taken, now.snapshot.partitions.owners - removed])
 
 
 def _straggles(now: Round, revoked: Mapping[str, PartitionSet], kept: Kept, withdrawn: Withdrawn) -> bool:
@@ -326,8 +328,8 @@ def _straggles(now: Round, revoked: Mapping[str, PartitionSet], kept: Kept, with
     """
     late = any(sent.age_s >= STRAGGLER_AFTER_S for sent in kept.values())
     is_being_freed = any(revoked.values()) or bool(withdrawn) or bool(now.membership.ends)
-    is_unknown = any(view.channel is None for view in now.snapshot.channels.values())
-    is_deferred = any(now.snapshot.channels[name].paced for name in revoked)
+    is_unknown = any(view.channel is None for view in now.snapshot.members.channels.values())
+    is_deferred = any(now.snapshot.members.channels[name].paced for name in revoked)
     return late or bool(now.membership.marks) or is_unknown or is_deferred or not is_being_freed
 
 
@@ -346,9 +348,9 @@ def mark_replaced(snapshot: Snapshot, membership: Membership) -> None:
     if not is_exclusive(snapshot):
         return
     known = {(mark.consumer, mark.incarnation) for mark in membership.marks}
-    runs = any(view.ask for view in snapshot.channels.values())
+    runs = any(view.ask for view in snapshot.members.channels.values())
     if snapshot.state.client is None and runs and all(consumer != UNKNOWN for consumer, _ in known):
-        life, lease = f"epoch-{snapshot.epoch}", snapshot.longest_lease_ms
+        life, lease = f"epoch-{snapshot.coordinator.epoch}", snapshot.coordinator.longest_lease_ms
         membership.mark(Mark(UNKNOWN, life, NONE, lease, "the state was lost"))
     for name, before in sorted(snapshot.state.target.items()):
         if before.is_sent and _is_taken_over(snapshot, name, before) and (name, before.incarnation) not in known:
@@ -368,12 +370,12 @@ def with_sent(
 
 
 def _is_over(snapshot: Snapshot, name: str, one: Target) -> bool:
-    channel = snapshot.channel_of(name)
+    channel = snapshot.members.channel_of(name)
     return channel is None or channel.ended is not None or channel.incarnation != one.incarnation
 
 
 def _is_taken_over(snapshot: Snapshot, name: str, before: Target) -> bool:
-    channel = snapshot.channel_of(name)
+    channel = snapshot.members.channel_of(name)
     return channel is None or channel.incarnation != before.incarnation
 
 
@@ -391,7 +393,7 @@ def exclusive_moves(now: Round) -> Moves:
 
 def _wanted(now: Round, name: str) -> Command | None:
     """A stop where an earlier answer is run, a start where none is, None where it is this one."""
-    runs = now.snapshot.channels[name].ask
+    runs = now.snapshot.members.channels[name].ask
     if not now.want.ask or runs == now.want.ask:
         return None
     return now.command(name, STOP_FETCHER) if runs else now.command(name, START_FETCHER, ask=now.want.ask)
@@ -409,7 +411,7 @@ def _blocked_by(now: Round, to_stop: Sequence[str], withdrawn: Withdrawn) -> str
     if pending:
         return f"a start of {pending[0]} is being withdrawn"
     ended = {end.view.consumer for end in now.membership.ends}
-    for name, view in sorted(now.snapshot.channels.items()):
+    for name, view in sorted(now.snapshot.members.channels.items()):
         if view.channel is None:
             return f"the channel of {name} cannot be read"
         if name not in ended and view.channel.is_live and view.ask not in ("", now.want.ask):

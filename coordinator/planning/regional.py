@@ -6,12 +6,12 @@ members of the region. A model of it (`tests/model/region.py`) tests each rule b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ..zk.errors import RebalanceFailed
+from ..zk.znodes.cuts import NO_CUT
 from ..zk.znodes.json_fields import MAX_CONTINUED, MAX_COUNT
-from ..zk.znodes.partitions import NONE, PartitionSet, TopicPartition, topics_of
+from ..zk.znodes.partitions import NONE, PartitionSet, topics_of
 from ..zk.znodes.records import DRAIN, START_FETCHER, Command
 from ..zk.znodes.regions import CONSUMERS, FAILED, RESETTING, RUNNING, Order, Progress, Region
 from .membership import Membership
@@ -66,13 +66,10 @@ def region_step(snapshot: Snapshot, membership: Membership, assignment: Wanted, 
         raise RebalanceFailed(f"consistent region {view.name} cannot be read: see its znode")
     if view.refusal:
         raise RebalanceFailed(view.refusal)
-    if view.problem:
-        remedy = f"restore it, or go back to another checkpoint (regions reset {view.name} --to NUMBER)"
-        raise RebalanceFailed(f"{view.problem}: {remedy}")
     first_state = RESETTING if member_of.kind == CONSUMERS else RUNNING
     # Of a region whose znode was lost: a new one must not reuse the reset of any member.
-    highest = min(max((_progress(one).reset for one in snapshot.channels.values()), default=0), MAX_CONTINUED)
-    known = before or Region(member_of.kind, first_state, reset=highest + 1, since_ms=snapshot.now_ms)
+    highest = min(max((_progress(one).reset for one in snapshot.members.channels.values()), default=0), MAX_CONTINUED)
+    known = before or Region(member_of.kind, first_state, reset=highest + 1, since_ms=snapshot.coordinator.now_ms)
     bound = known.including(snapshot.group, is_new=snapshot.state.region is None)
     if len(bound.groups) > MAX_GROUPS:
         raise RebalanceFailed(f"consistent region {view.name} has {MAX_GROUPS} groups, as many as it may have")
@@ -83,7 +80,7 @@ def region_step(snapshot: Snapshot, membership: Membership, assignment: Wanted, 
         return replace(step, after=replace(bound, open=0), aborted=known.open, is_touched=True)
     if is_new and _may_wait(snapshot, membership, known) and (held_for := _waits_for(view, known)):
         return replace(step, held_for=held_for)
-    return replace(step, after=after_reset(bound, bound.sequence, snapshot.now_ms), aborted=known.open)
+    return replace(step, after=after_reset(bound, bound.sequence, snapshot.coordinator.now_ms), aborted=known.open)
 
 
 def after_reset(region: Region, sequence: int, now_ms: int) -> Region:
@@ -162,7 +159,11 @@ def regional_moves(now: Round, region: Region) -> tuple[Moves, bool]:
 
 def _blocked(now: Round, name: str, command: Command | None, taken: PartitionSet) -> PartitionSet | None:
     """What of a start its member does not run yet, and is not free; None without any."""
-    return ((command.started - now.snapshot.channels[name].running) & taken or None) if command is not None else None
+    return (
+        ((command.started - now.snapshot.members.channels[name].running) & taken or None)
+        if command is not None
+        else None
+    )
 
 
 def _is_heir_away(now: Round) -> bool:
@@ -189,7 +190,7 @@ def sealing_moves(now: Round, found: Moves, region: Region) -> Moves:
 
 
 def _wanted_drain(now: Round, name: str, region: Region) -> Command | None:
-    view = now.snapshot.channels[name]
+    view = now.snapshot.members.channels[name]
     is_waited_for = region.open and _progress(view).drained != region.open
     if not is_waited_for or view.running != now.want.target[name].partitions:
         return None
@@ -202,7 +203,7 @@ def _progress(view: ChannelView) -> Progress:
 
 
 def _is_ready(now: Round, name: str, region: Region) -> bool:
-    view = now.snapshot.channels[name]
+    view = now.snapshot.members.channels[name]
     progress = _progress(view)
     is_commanded = (progress.reset, progress.ready) == (region.reset, region.reset)
     return is_commanded and view.running == now.want.target[name].partitions
@@ -210,7 +211,7 @@ def _is_ready(now: Round, name: str, region: Region) -> bool:
 
 def _to_revoke(now: Round, name: str, region: Region) -> PartitionSet:
     """All that it runs, where that is of an earlier reset, or not what it shall run."""
-    view = now.snapshot.channels[name]
+    view = now.snapshot.members.channels[name]
     topics = view.channel.topics if view.channel is not None else {}
     want = now.want
     other_topics = any(topics.get(part.topic) != want.topics.get(part.topic) for part in view.running)
@@ -234,10 +235,9 @@ def _wanted(now: Round, name: str, region: Region) -> Command | None:
 
 def _start_order(now: Round, name: str, region: Region) -> Order:
     view = now.snapshot.region
-    sources: Mapping[TopicPartition, str] = view.sources if view is not None else {}
-    names = view.names if view is not None else ()
+    cut = view.cut if view is not None else NO_CUT
     target = now.want.target
-    mine = {sources[part] for part in target[name].partitions if part in sources} | ({name} & set(names))
+    mine = {cut.sources[part] for part in target[name].partitions if part in cut.sources} | ({name} & set(cut.names))
     gone = _gone(now) if name == min(target) else ()
     return Order(region.reset, region.cut_of(now.snapshot.group), tuple(sorted(mine)), gone)
 
@@ -245,5 +245,5 @@ def _start_order(now: Round, name: str, region: Region) -> Order:
 def _gone(now: Round) -> tuple[str, ...]:
     """Contributions of members that the target does not have; what was copied in part has no state of a member."""
     view = now.snapshot.region
-    names = set(view.names if view is not None else ()) - now.want.target.keys()
+    names = set(view.cut.names if view is not None else ()) - now.want.target.keys()
     return tuple(sorted(name for name in names if "~" not in name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ..zk.znodes.cuts import NO_CUT, GroupCut
 from ..zk.znodes.group_state import Answer, Ask, GroupState, MemberAnswer, Rebalance
 from ..zk.znodes.partitions import NONE, PartitionSet, TopicPartition, topics_of
 from ..zk.znodes.records import Channel, Command, Registration, Seat, Topic
@@ -148,28 +149,20 @@ class RegionView:
     """The consistent region of a group.
 
     :ivar record: None without one.  :ivar version: its data version, None likewise.
-    :ivar sources: partition of the group -> its contribution in the region's cut.
-    :ivar open_data: data of the checkpoint to abort.  :ivar open_ends: its ends.
-    :ivar open_since_ms: when it began, wall clock.
-    :ivar names: of all contributions of the group to that cut.
-    :ivar has_initial: for a group not bound to it: whether `initial` has offsets of a previous group of its name.
+    :ivar cut: the group's contributions to the region's cut.
     :ivar held_for: the checkpoint that a generation of the group waits for, 0 for none; `held_s` for how long.
-    :ivar problem: why its current cut cannot be read, empty when it can.
-    :ivar refusal: why the access policy does not let the group be bound to it, empty when it does.
+    :ivar has_initial: for a group not bound to it: whether `initial` has offsets of a previous group of its name.
+    :ivar refusal: why the group cannot be rebalanced in it: its cut cannot be read, or the access policy refuses the
+        binding; empty when it can.
     """
 
     name: str
     record: Region | None = None
     version: int | None = None
-    sources: Mapping[TopicPartition, str] = field(default_factory=dict)
-    names: tuple[str, ...] = ()
-    open_data: bytes = b""
-    open_ends: frozenset[str] = frozenset()
-    open_since_ms: int = 0
+    cut: GroupCut = NO_CUT
     held_for: int = 0
     held_s: float = 0.0
     has_initial: bool = False
-    problem: str = ""
     refusal: str = ""
 
     @property
@@ -178,65 +171,106 @@ class RegionView:
         return self.record is None and self.version is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """One group, as a turn read it: state, channels (commands before data), asks, ids, owners, in this order.
+# ---- the facts of a turn
 
-    :ivar epoch: of this coordinator.
-    :ivar state_version: data version of `state`.
-    :ivar owners: partitions whose owner znode exists.  :ivar offsets: those whose offset znode exists.
-    :ivar on_thread: partition -> the thread in its owner znode, of members that have several threads.
-    :ivar owner_parents: topics that have a parent znode below owners; `offset_parents` likewise.
-    :ivar topics: every existing topic.
-    :ivar czxid: of the group's own znode, its creation.
-    :ivar seats: instance id -> seat, of static members, present or away.
-    :ivar slots: the consumers of the group's fetcher pools; read only before its first generation.
-    :ivar mark_age_s: (consumer, incarnation) of each eviction mark -> seconds since it was made or first read here.
-    :ivar asks: in the order of their numbers.  :ivar has_sync: whether their parent exists.
-    :ivar grown_age_s: seconds since this coordinator saw added partitions of a topic of the adopted answer.
-    :ivar failed_age_s: seconds since this coordinator saw the last ask fail.
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorFacts:
+    """The coordinator that decides.
+
+    :ivar now_ms: its wall clock.
     :ivar longest_lease_ms: of the longest session that ZooKeeper grants.
-    :ivar region: the group's region, or that of its members' registrations.
-    :ivar history: generations with a history znode.  :ivar rebalance: the newest one's record.
-    :ivar silences: member of the target that has run something -> how long ago its incarnation there last fetched.
-    :ivar returned: member that has come back since the group was Stable -> the same of its incarnation before.
     """
 
-    group: str
     epoch: int
-    state: GroupState
-    state_version: int
+    now_ms: int = 0
+    longest_lease_ms: int = 40_000
+
+
+@dataclass(frozen=True, slots=True)
+class MemberFacts:
+    """The group's members by name.
+
+    :ivar registered: their `ids` znodes.
+    :ivar seats: instance id -> seat, of static members, present or away.
+    :ivar slots: the consumers of the group's fetcher pools; read only before its first generation.
+    :ivar mark_age_s: (consumer, incarnation) of each eviction hold -> seconds since it was made or first read here.
+    """
+
     channels: Mapping[str, ChannelView] = field(default_factory=dict)
-    members: Mapping[str, Member] = field(default_factory=dict)
+    registered: Mapping[str, Member] = field(default_factory=dict)
     seats: Mapping[str, SeatView] = field(default_factory=dict)
     slots: frozenset[str] = frozenset()
-    owners: PartitionSet = NONE
-    on_thread: Mapping[TopicPartition, str] = field(default_factory=dict)
-    offsets: PartitionSet = NONE
-    owner_parents: frozenset[str] = frozenset()
-    offset_parents: frozenset[str] = frozenset()
-    topics: Mapping[str, Topic] = field(default_factory=dict)
     mark_age_s: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    history: tuple[int, ...] = ()
-    rebalance: Rebalance | None = None
-    now_ms: int = 0
-    czxid: int = 0
-    asks: tuple[AskView, ...] = ()
-    has_sync: bool = False
-    sync_request: SyncRequestView | None = None
-    failed_age_s: float = 0.0
-    grown_age_s: float = 0.0
-    region: RegionView | None = None
-    longest_lease_ms: int = 40_000
-    silences: Mapping[str, int] = field(default_factory=dict)
-    returned: Mapping[str, int] = field(default_factory=dict)
 
     def channel_of(self, consumer: str) -> Channel | None:
         """The data of its channel; None without one that can be read."""
         return self.channels[consumer].channel if consumer in self.channels else None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFacts:
+    """Topics and partitions.
+
+    :ivar topics: every existing topic.
+    :ivar owners: partitions whose owner znode exists.  :ivar offsets: those whose offset znode exists.
+    :ivar on_thread: partition -> the thread in its owner znode, of members that have several threads.
+    """
+
+    topics: Mapping[str, Topic] = field(default_factory=dict)
+    owners: PartitionSet = NONE
+    offsets: PartitionSet = NONE
+    on_thread: Mapping[TopicPartition, str] = field(default_factory=dict)
 
     def existing(self, partitions: PartitionSet) -> PartitionSet:
         """Those of `partitions` that exist, or have an owner or offset znode: a channel may name any."""
         other = partitions - self.owners - self.offsets
         numbers = {topic: frozenset(self.topics[topic].partitions) for topic in topics_of(other) & self.topics.keys()}
         return partitions - {part for part in other if part.partition not in numbers.get(part.topic, ())}
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFacts:
+    """Assignment requests to leaders.
+
+    :ivar asks: in the order of their numbers.
+    :ivar failed_age_s: seconds since this coordinator saw the last one fail.
+    :ivar grown_age_s: seconds since this coordinator saw added partitions of a topic of the adopted assignment.
+    """
+
+    asks: tuple[AskView, ...] = ()
+    sync_request: SyncRequestView | None = None
+    failed_age_s: float = 0.0
+    grown_age_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryFacts:
+    """The group's history.
+
+    :ivar generations: those with a history znode.  :ivar last: the current one's record.
+    :ivar silences: member of the target that has run something -> milliseconds since its incarnation there fetched.
+    :ivar returned: the same of the previous incarnation of a member that has restarted since the group was Stable.
+    """
+
+    generations: tuple[int, ...] = ()
+    last: Rebalance | None = None
+    silences: Mapping[str, int] = field(default_factory=dict)
+    returned: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One group, as a turn read it: state, channels (commands before data), requests, ids, owners, in this order.
+
+    :ivar region: the group's region, or that of its members' registrations.
+    """
+
+    group: str
+    coordinator: CoordinatorFacts
+    state: GroupState
+    members: MemberFacts = field(default_factory=MemberFacts)
+    partitions: PartitionFacts = field(default_factory=PartitionFacts)
+    requests: RequestFacts = field(default_factory=RequestFacts)
+    region: RegionView | None = None
+    history: HistoryFacts = field(default_factory=HistoryFacts)

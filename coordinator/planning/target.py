@@ -205,11 +205,11 @@ def _demand(snapshot: Snapshot, members: Mapping[str, Registration]) -> _Demand:
     filters = filters_of(members.values())
     for consumer in sorted(members):
         try:
-            threads = threads_of(members[consumer], snapshot.topics, filters)
+            threads = threads_of(members[consumer], snapshot.partitions.topics, filters)
         except BadData as error:
             left_out[consumer] = str(error)
             threads = {}
-        view = snapshot.channels.get(consumer)
+        view = snapshot.members.channels.get(consumer)
         subscribers.append(
             Subscriber(
                 consumer,
@@ -221,7 +221,7 @@ def _demand(snapshot: Snapshot, members: Mapping[str, Registration]) -> _Demand:
                 on_thread=_before(snapshot, consumer),
             )
         )
-    topics = _assignable(subscribers, snapshot.topics, left_out)
+    topics = _assignable(subscribers, snapshot.partitions.topics, left_out)
     every = frozenset(TopicPartition(name, number) for name, topic in topics.items() for number in topic.partitions)
     return _Demand(snapshot.group, members, subscribers, topics, every, left_out)
 

@@ -9,16 +9,28 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import TypeVar
 
 from ..planning.answers import outdated_topic
 from ..planning.membership import LONGEST_LEASE_MS, End
 from ..planning.plan import Plan
-from ..planning.snapshot import AskView, ChannelView, Member, SeatView, SentCommand, Snapshot
+from ..planning.snapshot import (
+    AskView,
+    ChannelView,
+    CoordinatorFacts,
+    HistoryFacts,
+    Member,
+    MemberFacts,
+    PartitionFacts,
+    RequestFacts,
+    SeatView,
+    SentCommand,
+    Snapshot,
+)
 from ..planning.target import is_live
-from ..regions.region_reader import GroupRegionReader
+from ..regions.region_reader import AbortedCheckpoint, GroupRegionReader
 from ..term.reading import GroupMemory
 from ..term.term import Term
 from ..zk.errors import AccessDenied, BadData
@@ -39,6 +51,25 @@ T = TypeVar("T")
 UNKNOWN_LEASE_MS = LONGEST_LEASE_MS
 """When a group's state is unreadable, its evictions may be lost: the time for which a consumer may still run, at most;
 as much more as `max_session_timeout_ms` is above its default."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupZnodes:
+    """What the writer of a turn needs of the group's znodes, beside the snapshot.
+
+    :ivar state_version: data version of `state`.
+    :ivar czxid: of the group's own znode, its creation.
+    :ivar owner_parents: topics that have a parent znode below owners; `offset_parents` likewise.
+    :ivar has_sync: whether the parent of assignment requests exists.
+    :ivar aborted: the checkpoint that the turn aborts.
+    """
+
+    state_version: int
+    czxid: int = 0
+    owner_parents: frozenset[str] = frozenset()
+    offset_parents: frozenset[str] = frozenset()
+    has_sync: bool = False
+    aborted: AbortedCheckpoint = field(default_factory=AbortedCheckpoint)
 
 
 # Large: the reads of one turn, in the order that the protocol needs.
@@ -71,8 +102,8 @@ class GroupReader:
         self._leases: dict[str, tuple[str, int]] = {}
         self._region = GroupRegionReader(self._memory, group, bound)
 
-    def read(self, topics: Mapping[str, Topic], changed_s: float = 0.0) -> Snapshot | None:
-        """A snapshot, or None when the group has no state znode yet.
+    def read(self, topics: Mapping[str, Topic], changed_s: float = 0.0) -> tuple[Snapshot, GroupZnodes] | None:
+        """A snapshot, and what only the writer needs; None when the group has no state znode yet.
 
         :param changed_s: seconds since the first change was seen that this turn is for.
         :raises Retryable: when ZooKeeper did not answer.
@@ -84,7 +115,7 @@ class GroupReader:
             self._problems.report(error.path, str(error))
             raise
 
-    def _read(self, topics: Mapping[str, Topic], changed_s: float) -> Snapshot | None:
+    def _read(self, topics: Mapping[str, Topic], changed_s: float) -> tuple[Snapshot, GroupZnodes] | None:
         state_node = self._store.get(self._paths.state)
         if state_node is None:
             self._problems.done()
@@ -130,35 +161,19 @@ class GroupReader:
         failed_age_s = self._memory.age_s("failed ask", failed) if failed else 0.0
         grown_age_s = self._grown_age_s(state, asks, topics)
         self._memory.done()
-        return Snapshot(
-            group=self._group,
-            epoch=self._term.epoch,
-            state=state,
-            state_version=state_node.stat.version,
-            channels=channels,
-            members=members,
-            seats=found_seats,
-            slots=slots,
-            owners=owners,
-            on_thread=on_thread,
-            offsets=offsets,
-            owner_parents=owner_parents,
-            offset_parents=offset_parents,
-            topics=topics,
-            mark_age_s=marks,
-            history=history,
-            rebalance=rebalance,
-            now_ms=self._term.runtime.wall_ms(),
-            czxid=self._czxid(state_node),
-            asks=asks,
-            has_sync=sync is not None,
-            sync_request=sync_request,
-            failed_age_s=failed_age_s,
-            grown_age_s=grown_age_s,
-            region=region,
-            longest_lease_ms=self._longest_lease_ms,
-            silences=silences,
-            returned=returned,
+        snapshot = Snapshot(
+            self._group,
+            CoordinatorFacts(self._term.epoch, self._term.runtime.wall_ms(), self._longest_lease_ms),
+            state,
+            MemberFacts(channels, members, found_seats, slots, marks),
+            PartitionFacts(topics, owners, offsets, on_thread),
+            RequestFacts(asks, sync_request, failed_age_s, grown_age_s),
+            region,
+            HistoryFacts(history, rebalance, silences, returned),
+        )
+        created = self._czxid(state_node)
+        return snapshot, GroupZnodes(
+            state_node.stat.version, created, owner_parents, offset_parents, has_sync=sync is not None
         )
 
     def _grown_age_s(self, state: GroupState, asks: Sequence[AskView], topics: Mapping[str, Topic]) -> float:
@@ -174,8 +189,8 @@ class GroupReader:
 
         An answer's entries never change: they can be read after the rest.
         """
-        asks = self._asks.with_entries(snapshot.asks, snapshot.state.client, snapshot.topics)
-        return replace(snapshot, asks=asks)
+        asks = self._asks.with_entries(snapshot.requests.asks, snapshot.state.client, snapshot.partitions.topics)
+        return replace(snapshot, requests=replace(snapshot.requests, asks=asks))
 
     def deciding(self, plan: Plan) -> None:
         """A plan is about to be written."""
@@ -191,14 +206,17 @@ class GroupReader:
         if plan.asking.has_failed and plan.state.client is not None:
             self._memory.age_s("failed ask", plan.state.client.failed_ask)
 
-    def with_aborted(self, snapshot: Snapshot, plan: Plan) -> tuple[Snapshot, Plan]:
-        """Both with the contents of the checkpoint that the plan aborts, if it aborts one."""
-        step, view = plan.region, snapshot.region
-        if step is None or view is None or not step.aborted:
-            return snapshot, plan
-        view = self._region.with_checkpoint(view, step.aborted)
-        open_s = max(0, snapshot.now_ms - view.open_since_ms) / 1000 if view.open_since_ms else 0.0
-        return replace(snapshot, region=view), replace(plan, region=replace(step, open_s=open_s))
+    def with_aborted(self, znodes: GroupZnodes, plan: Plan, now_ms: int) -> tuple[GroupZnodes, Plan]:
+        """Both with the contents of the checkpoint that the plan aborts, if it aborts one.
+
+        :param now_ms: the coordinator's wall clock.
+        """
+        step = plan.region
+        if step is None or not step.aborted:
+            return znodes, plan
+        aborted = self._region.aborted(step.name, step.aborted)
+        open_s = max(0, now_ms - aborted.since_ms) / 1000 if aborted.since_ms else 0.0
+        return replace(znodes, aborted=aborted), replace(plan, region=replace(step, open_s=open_s))
 
     def with_own(self, snapshot: Snapshot, plan: Plan) -> Plan:
         """`plan` whose ends remove no owner znode of another incarnation, and write no offset that another may have.
@@ -208,7 +226,7 @@ class GroupReader:
         """
         if not plan.ends:
             return plan
-        running = Counter(part for view in snapshot.channels.values() for part in view.running)
+        running = Counter(part for view in snapshot.members.channels.values() for part in view.running)
         shared = frozenset(part for part, times in running.items() if times > 1)
         return replace(plan, ends=tuple(self._with_own(snapshot, end, shared) for end in plan.ends))
 
@@ -220,7 +238,7 @@ class GroupReader:
         owned = owner_records(self._store, self._paths, sorted(end.owners))
         own.update(partition for partition, record in owned.items() if record.incarnation == incarnation)
         others = {partition for partition, record in owned.items() if record.incarnation != incarnation}
-        foreign = ((view.running & shared) - own) | others | (view.running - snapshot.existing(view.running))
+        foreign = ((view.running & shared) - own) | others | (view.running - snapshot.partitions.existing(view.running))
         return replace(end, owners=end.owners - foreign, foreign=foreign)
 
     def _czxid(self, state: Node) -> int:

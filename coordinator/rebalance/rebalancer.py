@@ -38,7 +38,7 @@ from ..zk.znodes.partitions import TopicPartition
 from ..zk.znodes.paths import Brokers, GroupPaths, RegionPaths
 from ..zk.znodes.records import ASSIGN, ASSIGNMENT_FAILED, DRAIN, START_FETCHER, BegunRecord, Channel, Command, Topic
 from ..zk.znodes.regions import ABORTED, CheckpointEnd, ended_checkpoint
-from .group_reader import GroupReader
+from .group_reader import GroupReader, GroupZnodes
 
 log = logging.getLogger(__name__)
 
@@ -115,10 +115,11 @@ class Rebalancer:
         :raises Retryable: when ZooKeeper did not answer.
         """
         for _ in range(REFUSALS_A_TURN):
-            snapshot = self._read(changed_s)
-            if snapshot is None:
+            read = self._read(changed_s)
+            if read is None:
                 is_there = self._store.get(self._paths.ids) is not None
                 return Turn(REFUSED_PAUSE_S if is_there else None, is_refused=is_there)
+            snapshot, znodes = read
             snapshot = self._reader.with_entries(self._with_topics_read_again(snapshot))
             decided = plan(snapshot, self._assignors, trigger, self._rules)
             if not decided.changes(snapshot.state):
@@ -138,9 +139,10 @@ class Rebalancer:
             # Concurrent changes between the reads may make the snapshot inconsistent.
             if self._lost_a_session(snapshot, decided) or self._missed_a_return(snapshot):
                 continue
-            snapshot, decided = self._reader.with_aborted(snapshot, self._reader.with_own(snapshot, decided))
+            decided = self._reader.with_own(snapshot, decided)
+            znodes, decided = self._reader.with_aborted(znodes, decided, snapshot.coordinator.now_ms)
             self._reader.deciding(decided)
-            if self._commit(snapshot, decided):
+            if self._commit(snapshot, znodes, decided):
                 self._reader.decided(decided)
                 _log_changes(snapshot, decided)
                 self._term.metrics.turn_written(snapshot, decided)
@@ -158,20 +160,21 @@ class Rebalancer:
 
     def fail(self, reason: str) -> None:
         """Write `RebalanceFailed` and the reason into the group's state."""
-        snapshot = self._read()
-        if snapshot is None or (snapshot.state.state, snapshot.state.reason) == (FAILED, reason):
+        read = self._read()
+        if read is None or (read[0].state.state, read[0].state.reason) == (FAILED, reason):
             return
+        snapshot, znodes = read
         state = replace(snapshot.state, state=FAILED, reason=reason, epoch=self._term.epoch)
-        written = SetData(self._paths.state, state.to_bytes(), snapshot.state_version)
+        written = SetData(self._paths.state, state.to_bytes(), znodes.state_version)
         self._write([written])
         log.error("rebalance failed: group=%s generation=%d reason=%s", self._group, state.generation, reason)
 
     # ---- reading
 
-    def _read(self, changed_s: float = 0.0) -> Snapshot | None:
-        snapshot = self._reader.read(self._topics(), changed_s)
-        if snapshot is not None:
-            return snapshot
+    def _read(self, changed_s: float = 0.0) -> tuple[Snapshot, GroupZnodes] | None:
+        read = self._reader.read(self._topics(), changed_s)
+        if read is not None:
+            return read
         if self._store.get(self._paths.ids) is None:
             return None  # no group (yet)
         made = [Create(self._paths.state, GroupState(epoch=self._term.epoch).to_bytes())]
@@ -185,27 +188,27 @@ class Rebalancer:
         client = snapshot.state.client
         adopted = client.ask if client is not None else ""
         handled = {client.failed_ask, client.floor} if client is not None else set()
-        newest = snapshot.asks[-1].name if snapshot.asks else ""
+        newest = snapshot.requests.asks[-1].name if snapshot.requests.asks else ""
         odd = [
             view.answer
-            for view in snapshot.asks
+            for view in snapshot.requests.asks
             if view.answer is not None
             and view.name in (adopted, newest)
             and view.name not in handled
-            and outdated_topic(view.answer, snapshot.topics, but_grown=view.name == adopted)
+            and outdated_topic(view.answer, snapshot.partitions.topics, but_grown=view.name == adopted)
         ]
         if not odd:
             return snapshot
         names = sorted({name for answer in odd for name in answer.topics})
         self._store.sync()
-        topics = dict(snapshot.topics)
+        topics = dict(snapshot.partitions.topics)
         for name, path, node in nodes_at(self._store, names, self._brokers.topic):
             if node is None:
                 topics.pop(name, None)
                 continue
             with suppress(BadData):  # the listeners report it, and the last value is kept
                 topics[name] = Topic.parse(path, name, node.data, node.stat.czxid)
-        return replace(snapshot, topics=topics)
+        return replace(snapshot, partitions=replace(snapshot.partitions, topics=topics))
 
     def _missed_a_return(self, snapshot: Snapshot) -> bool:
         """Whether a static member only seems to be away, because it registered after its channel was read.
@@ -214,24 +217,29 @@ class Rebalancer:
         any command, with which the group would be called Stable. One multi writes both, so a seat of another
         incarnation than the channel's is the only sign to check.
         """
-        channels = snapshot.channels
-        odd = [name for name, seat in snapshot.seats.items() if _is_of_another_life(seat, snapshot.channel_of(name))]
+        channels = snapshot.members.channels
+        odd = [
+            name
+            for name, seat in snapshot.members.seats.items()
+            if _is_of_another_life(seat, snapshot.members.channel_of(name))
+        ]
         versions = [channels[name].version if name in channels else None for name in odd]
         nodes = self._store.get_many([self._paths.channel(name) for name in odd]) if odd else []
         return versions != [node.stat.version if node else None for node in nodes]
 
     def _lost_a_session(self, snapshot: Snapshot, decided: Plan) -> bool:
         """Whether owners only seem to be missing, because a session ended between the reads of ids and owners."""
+        registered, owners = snapshot.members.registered, snapshot.partitions.owners
         running = {
             name: view
-            for name, view in snapshot.channels.items()
-            if name in snapshot.members and is_live(snapshot.members[name], view) and view.running - snapshot.owners
+            for name, view in snapshot.members.channels.items()
+            if name in registered and is_live(registered[name], view) and view.running - owners
         }
         is_held = decided.region is not None and decided.region.held_for
         if not (decided.is_new_generation or is_held) or not running:
             return False
         nodes = nodes_at(self._store, running, self._paths.id)
-        return any(node is None or node.stat.czxid != snapshot.members[name].czxid for name, _, node in nodes)
+        return any(node is None or node.stat.czxid != registered[name].czxid for name, _, node in nodes)
 
     # ---- writing
 
@@ -247,9 +255,10 @@ class Rebalancer:
             self._write([unbound, Delete(root)])
         return True
 
-    def _commit(self, snapshot: Snapshot, decided: Plan) -> bool:
+    def _commit(self, snapshot: Snapshot, znodes: GroupZnodes, decided: Plan) -> bool:
         """Write the plan, multi by multi; False when the turn must start over."""
-        return all(self._write(with_state(snapshot, nth, step)) for nth, step in enumerate(steps(snapshot, decided)))
+        multis = enumerate(steps(snapshot, znodes, decided), znodes.state_version)
+        return all(self._write(with_state(self._paths, version, step)) for version, step in multis)
 
     def _watch(self, decided: Plan) -> tuple[float | None, frozenset[str]]:
         """Watch the channels that were just commanded; the delay of the next turn, and the channels already empty.
@@ -344,20 +353,19 @@ class Step:
     operations: Sequence[Operation]
 
 
-def with_state(snapshot: Snapshot, nth: int, step: Step) -> list[Operation]:
-    """The `nth` multi (from 0) of a turn: it replaces the state that was read, or that of the multi before."""
-    paths = GroupPaths(snapshot.group)
+def with_state(paths: GroupPaths, version: int, step: Step) -> list[Operation]:
+    """One multi of a turn: it replaces the state that was read, or that of the multi before, by its data version."""
     data = step.state.to_bytes()
     if len(data) > MAX_COMMIT_BYTES:
         raise RebalanceFailed(f"the group's state has {len(data)} bytes, over the {MAX_COMMIT_BYTES} of a znode")
-    return [SetData(paths.state, data, snapshot.state_version + nth), *step.operations]
+    return [SetData(paths.state, data, version), *step.operations]
 
 
-def steps(snapshot: Snapshot, plan: Plan) -> Iterator[Step]:
+def steps(snapshot: Snapshot, znodes: GroupZnodes, plan: Plan) -> Iterator[Step]:
     """The multis of a turn, each to be committed after the one before."""
     paths = GroupPaths(snapshot.group)
-    before = replace(snapshot.state, marks=plan.state.marks, epoch=snapshot.epoch)
-    parents = _parents(snapshot, plan)
+    before = replace(snapshot.state, marks=plan.state.marks, epoch=snapshot.coordinator.epoch)
+    parents = _parents(snapshot, znodes, plan)
     torn = [end for end in plan.ends if len(end.partitions) > PARTITIONS_A_STEP]
     if torn:
         yield from (Step(before, operations) for operations in batches(parents, ROOM, _room_beside(before)))
@@ -366,7 +374,9 @@ def steps(snapshot: Snapshot, plan: Plan) -> Iterator[Step]:
         for operations in _torn_end(snapshot, paths, end):
             yield Step(before, operations)
     units = (
-        _region(snapshot, plan) + parents + [_whole_end(snapshot, paths, end) for end in plan.ends if end not in torn]
+        _region(snapshot, znodes, plan)
+        + parents
+        + [_whole_end(snapshot, paths, end) for end in plan.ends if end not in torn]
     )
     gone = {(end.view.consumer, sent.name) for end in torn for sent in _gone_with_the_fence(end)}
     again = _sent_again(plan)
@@ -376,7 +386,7 @@ def steps(snapshot: Snapshot, plan: Plan) -> Iterator[Step]:
         if (consumer, sent.name) not in gone and (consumer, sent) not in again
     ]
     units += [_given_up(snapshot, paths, seat) for seat in plan.given_up]
-    units += _asks(snapshot, plan, paths)
+    units += _asks(znodes, plan, paths)
     units += _history(snapshot, plan, paths)
     units += [[_sent(paths, *each)] for each in (*plan.stops, *plan.starts, *plan.drains)]
     notices: list[Unit] = [[_sent(paths, *each)] for each in plan.asking.notices]
@@ -395,7 +405,7 @@ def steps(snapshot: Snapshot, plan: Plan) -> Iterator[Step]:
         yield Step(before if is_torn and nth < notice_multis else plan.state, operations)
 
 
-def _region(snapshot: Snapshot, plan: Plan) -> list[Unit]:
+def _region(snapshot: Snapshot, znodes: GroupZnodes, plan: Plan) -> list[Unit]:
     """The new znode of the group's region, in the multi with the group's state: both are refused, or neither."""
     step, view = plan.region, snapshot.region
     if step is None or (step.after == step.before and not step.is_touched):
@@ -405,11 +415,13 @@ def _region(snapshot: Snapshot, plan: Plan) -> list[Unit]:
     if step.before is None or version is None:
         return [[Create(paths.root, data), Create(paths.initial), Create(paths.checkpoints)]]
     aborted: Unit = []
-    if step.aborted and view is not None and view.open_data:
+    if step.aborted and znodes.aborted.data:
         why = "the region was reset" if step.is_reset else f"group {snapshot.group} was rebalanced"
-        end = CheckpointEnd(snapshot.now_ms, round(step.open_s * 1000), why)
-        aborted = [Delete(paths.end(step.aborted, stray)) for stray in sorted(view.open_ends)]  # created by an operator
-        aborted += ended_checkpoint(paths, step.aborted, view.open_data, ABORTED, end)
+        end = CheckpointEnd(snapshot.coordinator.now_ms, round(step.open_s * 1000), why)
+        aborted = [
+            Delete(paths.end(step.aborted, stray)) for stray in sorted(znodes.aborted.ends)
+        ]  # created by an operator
+        aborted += ended_checkpoint(paths, step.aborted, znodes.aborted.data, ABORTED, end)
     return [[SetData(paths.root, data, version), *aborted]]
 
 
@@ -432,7 +444,7 @@ def _sent_again(plan: Plan) -> list[tuple[str, SentCommand]]:
     ]
 
 
-def _asks(snapshot: Snapshot, plan: Plan, paths: GroupPaths) -> list[Unit]:
+def _asks(znodes: GroupZnodes, plan: Plan, paths: GroupPaths) -> list[Unit]:
     """Removed asks, and the new one, in one multi with the leader's command and the answer's znode."""
     asking = plan.asking
     units: list[Unit] = []
@@ -446,7 +458,7 @@ def _asks(snapshot: Snapshot, plan: Plan, paths: GroupPaths) -> list[Unit]:
     made: Unit = []
     if asking.made is not None:
         name, ask = asking.made
-        made += [] if snapshot.has_sync else [Create(paths.sync)]
+        made += [] if znodes.has_sync else [Create(paths.sync)]
         made.append(Create(paths.ask(name), ask.to_bytes()))
     made += [Delete(paths.command(consumer, sent.name)) for consumer, sent in _sent_again(plan)]
     if asking.assign is not None:
@@ -461,21 +473,23 @@ def _room_beside(state: GroupState) -> int:
     return MAX_COMMIT_BYTES - len(state.to_bytes()) - FENCE_BYTES
 
 
-def _parents(snapshot: Snapshot, plan: Plan) -> list[Unit]:
+def _parents(snapshot: Snapshot, znodes: GroupZnodes, plan: Plan) -> list[Unit]:
     """The missing parents of owners and offsets, so that a consumer's claim finds them."""
     paths = GroupPaths(snapshot.group)
     started = {topic for _, command in plan.starts for topic in command.topics}
     folded = {part.topic for end in plan.ends for part in end.partitions}
     folded |= {topic for _, command in plan.stops for topic in command.topics}
-    made: list[Unit] = [[Create(paths.owners_of(topic))] for topic in sorted(started - snapshot.owner_parents)]
-    missing = sorted((started | folded) - snapshot.offset_parents)
-    return made + [[Create(paths.offsets_of(topic), _begun(snapshot, topic))] for topic in missing]
+    made: list[Unit] = [[Create(paths.owners_of(topic))] for topic in sorted(started - znodes.owner_parents)]
+    missing = sorted((started | folded) - znodes.offset_parents)
+    return made + [
+        [Create(paths.offsets_of(topic), _begun(snapshot.partitions.topics.get(topic), znodes.czxid))]
+        for topic in missing
+    ]
 
 
-def _begun(snapshot: Snapshot, topic: str) -> bytes:
-    """The record that the group begins with `topic`."""
-    known = snapshot.topics.get(topic)
-    return BegunRecord.of(known, snapshot.czxid).to_bytes() if known is not None else b""
+def _begun(topic: Topic | None, czxid: int) -> bytes:
+    """The record that the group of `czxid` begins with `topic`."""
+    return BegunRecord.of(topic, czxid).to_bytes() if topic is not None else b""
 
 
 def _whole_end(snapshot: Snapshot, paths: GroupPaths, end: End) -> Unit:
@@ -527,7 +541,7 @@ def _seat_gone(paths: GroupPaths, seat: SeatView | None) -> Unit:
 
 def _given_up(snapshot: Snapshot, paths: GroupPaths, seat: SeatView) -> Unit:
     """The same, fenced against a registration under its name, which may have created the seat again."""
-    view = snapshot.channels.get(seat.instance)
+    view = snapshot.members.channels.get(seat.instance)
     return [*([Check(paths.channel(seat.instance), view.version)] if view else []), *_seat_gone(paths, seat)]
 
 
@@ -543,7 +557,7 @@ def _offsets(snapshot: Snapshot, paths: GroupPaths, channel: Channel, partitions
     for partition in sorted(partitions):
         if record := channel.offset_record(partition):
             path, data = paths.offset(*partition), record.to_bytes()
-            written.append(SetData(path, data) if partition in snapshot.offsets else Create(path, data))
+            written.append(SetData(path, data) if partition in snapshot.partitions.offsets else Create(path, data))
     return written
 
 
@@ -553,6 +567,6 @@ def _history(snapshot: Snapshot, plan: Plan, paths: GroupPaths) -> list[Unit]:
         units.append([SetData(paths.rebalance(plan.replaced.generation), plan.replaced.to_bytes())])
     if plan.rebalance is not None:
         path, data = paths.rebalance(plan.rebalance.generation), plan.rebalance.to_bytes()
-        known = plan.rebalance.generation in snapshot.history
+        known = plan.rebalance.generation in snapshot.history.generations
         units.append([SetData(path, data) if known else Create(path, data)])
     return units

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import TypeVar
@@ -18,7 +18,7 @@ from ..zk.runtime import Runtime
 from ..zk.security.policy import AclPolicy
 from ..zk.store import DENIED, Node, existing_nodes, nodes_at
 from ..zk.values import in_chunks
-from ..zk.znodes.cuts import CONTRIBUTIONS_AT_ONCE, GroupCut, read_cut
+from ..zk.znodes.cuts import CONTRIBUTIONS_AT_ONCE, NO_CUT, GroupCut, read_cut
 from ..zk.znodes.group_state import GroupState
 from ..zk.znodes.json_fields import readable
 from ..zk.znodes.partitions import TopicPartition
@@ -312,6 +312,19 @@ def _only(given: Contribution, partitions: set[TopicPartition]) -> Contribution:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class AbortedCheckpoint:
+    """An open checkpoint as it is before its abort.
+
+    :ivar data: of its znode; empty without one.  :ivar ends: its ends, created by an operator.
+    :ivar since_ms: when it began, wall clock.
+    """
+
+    data: bytes = b""
+    ends: frozenset[str] = frozenset()
+    since_ms: int = 0
+
+
 class GroupRegionReader:
     """Reads for one group and one epoch.
 
@@ -324,7 +337,7 @@ class GroupRegionReader:
         self._store = memory.store
         self._group = group
         self._bound = bound
-        self._cut: tuple[str, int, GroupCut] = "", INITIAL, GroupCut()
+        self._cut: tuple[str, int, GroupCut] = "", INITIAL, NO_CUT
         self.held_for = 0
 
     def read(
@@ -346,7 +359,8 @@ class GroupRegionReader:
         if not offered:
             return None
         named = min(offered)[2]
-        return replace(self._view(named), refusal=self._refusal(named))
+        view = self._view(named)
+        return replace(view, refusal=self._refusal(named) or view.refusal)
 
     def _refusal(self, region: str) -> str:
         """Why the access policy refuses the group's binding: in a region each group may harm the others."""
@@ -374,38 +388,37 @@ class GroupRegionReader:
         record = self._memory.parsed(paths.root, node, Region.parse) if node is not None else None
         if node is None or record is None:
             return RegionView(name, None, node.stat.version if node is not None else None)
-        cut, problem = GroupCut(), ""
+        cut, refusal = NO_CUT, ""
         try:
             cut = self._read_cut(paths, record.cut_of(self._group)) if record.kind == CONSUMERS else cut
         except BadData as error:
-            problem = str(error)
+            refusal = f"{error}: restore it, or go back to another checkpoint (regions reset {name} --to NUMBER)"
         is_new = self._group not in record.groups
         has_initial = is_new and self._store.get(paths.initial_of_group(self._group)) is not None
         return RegionView(
             name,
             record,
             node.stat.version,
-            cut.sources,
-            cut.names,
+            cut,
             held_for=self.held_for,
             held_s=self._memory.age_s("held", str(self.held_for)) if self.held_for else 0.0,
             has_initial=has_initial,
-            problem=problem,
+            refusal=refusal,
         )
 
-    def with_checkpoint(self, view: RegionView, sequence: int) -> RegionView:
-        """`view` with the contents of a checkpoint that is aborted."""
-        path = RegionPaths(view.name).checkpoint(sequence)
+    def aborted(self, region: str, sequence: int) -> AbortedCheckpoint:
+        """The checkpoint that a turn aborts."""
+        path = RegionPaths(region).checkpoint(sequence)
         node, listing = self._store.get(path), self._store.children(path)
         ends = frozenset(ENDS).intersection(listing.names if listing is not None else ())
         if node is None:
-            return replace(view, open_ends=ends)
+            return AbortedCheckpoint(ends=ends)
         begun = readable(Checkpoint.parse, "a checkpoint", node)
         since_ms = begun.since_ms if begun is not None else node.stat.mtime_ms
-        return replace(view, open_data=node.data, open_since_ms=since_ms, open_ends=ends)
+        return AbortedCheckpoint(node.data, ends, since_ms)
 
     def _read_cut(self, paths: RegionPaths, sequence: int) -> GroupCut:
         if self._cut[:2] != (paths.region, sequence):
-            cut = read_cut(self._store, paths, sequence, self._group) if sequence != INITIAL else GroupCut()
+            cut = read_cut(self._store, paths, sequence, self._group) if sequence != INITIAL else NO_CUT
             self._cut = paths.region, sequence, cut
         return self._cut[2]

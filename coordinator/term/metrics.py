@@ -208,13 +208,13 @@ class CoordinatorMetrics:
             result = OUTDATED
         if result:
             self._assignments.labels(snapshot.group, result).inc()
-        for ask in (view.ask for view in snapshot.asks if view.name == name and view.ask is not None):
-            self._assignment_s.labels(result).observe(_seconds(ask.since_ms, snapshot.now_ms))
+        for ask in (view.ask for view in snapshot.requests.asks if view.name == name and view.ask is not None):
+            self._assignment_s.labels(result).observe(_seconds(ask.since_ms, snapshot.coordinator.now_ms))
 
     def _rebalanced(self, snapshot: Snapshot, decided: Plan) -> None:
-        before, now = snapshot.rebalance, decided.rebalance
+        before, now = snapshot.history.last, decided.rebalance
         if decided.is_new_generation and before is not None and before.finished_ms is None:
-            self._over(snapshot.group, before, REPLACED, snapshot.now_ms)
+            self._over(snapshot.group, before, REPLACED, snapshot.coordinator.now_ms)
         if now is None:
             return
         # A rebalance without stops has no time to the last stop.
@@ -302,10 +302,10 @@ class CoordinatorMetrics:
 
 def _is_stale(snapshot: Snapshot, consumer: str, sent: SentCommand) -> bool:
     """Whether it is of an earlier epoch, for another incarnation, or unreadable."""
-    view = snapshot.channels.get(consumer)
+    view = snapshot.members.channels.get(consumer)
     if sent.command is None or view is None or view.channel is None:
         return True
-    return sent.command.epoch != snapshot.epoch or sent.command.incarnation != view.channel.incarnation
+    return sent.command.epoch != snapshot.coordinator.epoch or sent.command.incarnation != view.channel.incarnation
 
 
 def _seconds(from_ms: int, to_ms: int) -> float:

@@ -351,7 +351,7 @@ class GroupWorld:
         term = a_term(self.tree.open(), self.runtime, self.epoch, metrics=METRICS)
         found = GroupReader(term, GROUP, lambda path: None).read(self.topics)
         assert found is not None
-        return found
+        return found[0]
 
     # ---- the rules
 

@@ -7,12 +7,22 @@ from dataclasses import replace
 from coordinator.assignors import Assignor, RangeAssignor
 from coordinator.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
 from coordinator.planning.plan import plan
-from coordinator.planning.snapshot import ChannelView, Member, SentCommand, Snapshot
+from coordinator.planning.snapshot import (
+    ChannelView,
+    CoordinatorFacts,
+    HistoryFacts,
+    Member,
+    MemberFacts,
+    PartitionFacts,
+    SentCommand,
+    Snapshot,
+)
 from coordinator.zk.znodes.group_state import GroupState, Mark, Rebalance, Target
 from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition, by_topic
 from coordinator.zk.znodes.records import NO_CHANNEL, START_FETCHER, STOP_FETCHER, Channel, Command, Registration, Topic
 from tests.property.effort import Draw
 from tests.support.strategies import only
+from tests.support.turns import with_facts
 
 EPOCH, GENERATION = 5, 7
 CONSUMERS = ("a", "b", "c", "d")
@@ -132,22 +142,19 @@ def turn(draw: Draw) -> tuple[Snapshot, Assignor]:
         marks=tuple(mark for mark, _ in marked.values()),
     )
     finished = draw.choice([None, 5])
+    there = {name: one for name in consumers if (one := member(draw, name)) is not None}
+    owners = held ^ some_partitions(draw) if draw.randrange(4) == 0 else held
+    offsets = some_partitions(draw)
     snapshot = Snapshot(
-        group="g",
-        epoch=EPOCH,
-        state=state,
-        state_version=draw.randrange(10),
-        channels=views,
-        members={name: there for name in consumers if (there := member(draw, name)) is not None},
-        owners=held ^ some_partitions(draw) if draw.randrange(4) == 0 else held,
-        offsets=some_partitions(draw),
-        owner_parents=frozenset(draw.some("tu")),
-        offset_parents=frozenset(draw.some("tu")),
-        topics=topics(draw),
-        mark_age_s={key: age_s for key, (_, age_s) in marked.items()},
-        history=tuple(range(GENERATION - draw.randrange(4), GENERATION + 1)),
-        rebalance=Rebalance(GENERATION, EPOCH, "", 1, finished_ms=finished) if draw.randrange(2) else None,
-        now_ms=1000,
+        "g",
+        CoordinatorFacts(EPOCH, 1000),
+        state,
+        MemberFacts(views, there, mark_age_s={key: age_s for key, (_, age_s) in marked.items()}),
+        PartitionFacts(topics(draw), owners, offsets),
+        history=HistoryFacts(
+            tuple(range(GENERATION - draw.randrange(4), GENERATION + 1)),
+            Rebalance(GENERATION, EPOCH, "", 1, finished_ms=finished) if draw.randrange(2) else None,
+        ),
     )
     if draw.randrange(4):
         decided = plan(snapshot, only(assignor)).state
@@ -159,7 +166,7 @@ def turn(draw: Draw) -> tuple[Snapshot, Assignor]:
 
 def carried_out(draw: Draw, snapshot: Snapshot) -> Snapshot:
     """Members with a target run it, or nothing yet; the others run nothing of it."""
-    views = dict(snapshot.channels)
+    views = dict(snapshot.members.channels)
     targets = {name: target.partitions for name, target in snapshot.state.target.items()}
     of_others = frozenset().union(*targets.values())
     for name, view in views.items():
@@ -168,7 +175,8 @@ def carried_out(draw: Draw, snapshot: Snapshot) -> Snapshot:
             topics = {topic: snapshot.state.topics.get(topic, f"{topic}-1") for topic in by_topic(running)}
             channel = replace(view.channel, running=dict.fromkeys(running, 10), topics=topics)
             views[name] = replace(view, channel=channel, commands=() if name in targets else view.commands)
-    return replace(snapshot, channels=views, owners=frozenset().union(*(view.running for view in views.values())))
+    owners = frozenset().union(*(view.running for view in views.values()))
+    return with_facts(snapshot, channels=views, owners=owners)
 
 
 def targets(draw: Draw, names: list[str]) -> dict[str, Target]:

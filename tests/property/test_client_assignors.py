@@ -229,7 +229,9 @@ def test_time_of_an_assignment_is_near_linear_in_partitions(name: str) -> None:
 def registered(draw: Draw) -> tuple[Snapshot, dict[str, Registration]]:
     """A group as a coordinator reads it, with static and wildcard members."""
     snapshot, _ = turn(draw)
-    found = {name: one.registration for name, one in snapshot.members.items() if one.registration is not None}
+    found = {
+        name: one.registration for name, one in snapshot.members.registered.items() if one.registration is not None
+    }
     return snapshot, {
         name: replace(one, user_data=draw.text(3), instance_id=draw.choice(["", "", f"i{name}", "j"]))
         for name, one in found.items()
@@ -237,7 +239,7 @@ def registered(draw: Draw) -> tuple[Snapshot, dict[str, Registration]]:
 
 
 def held_by(snapshot: Snapshot, consumer: str, registration: Registration) -> Held:
-    view, target = snapshot.channels.get(consumer), snapshot.state.target.get(consumer)
+    view, target = snapshot.members.channels.get(consumer), snapshot.state.target.get(consumer)
     threads = target.threads if target else {}
     return Held(
         view.running if view else frozenset(),
@@ -257,7 +259,7 @@ def test_adapter_assigns_like_a_coordinator(strategy: str, group: tuple[Snapshot
         for consumer, one in registrations.items()
     }
 
-    found = assigned_by(CoordinatorStrategy(STRATEGIES[strategy]), snapshot.topics, metadata, members=held)
+    found = assigned_by(CoordinatorStrategy(STRATEGIES[strategy]), snapshot.partitions.topics, metadata, members=held)
 
     on_a_coordinator = wanted(snapshot, registrations, STRATEGIES[strategy]).target
     assert {consumer: one.threads for consumer, one in found.items()} == {

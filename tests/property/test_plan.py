@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from coordinator.assignors import Assignor
 from coordinator.planning.plan import HISTORY_KEPT, Plan, plan
@@ -17,6 +17,7 @@ from coordinator.zk.znodes.records import START_FETCHER, STOP_FETCHER
 from tests.property.effort import Draw, tried
 from tests.property.snapshots import EPOCH, GENERATION, turn
 from tests.support.strategies import only
+from tests.support.turns import with_facts
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -37,7 +38,7 @@ class Decided(NamedTuple):
         withdrawn = {(name, sent.name) for name, sent in self.plan.withdrawn}
         return {
             name: [sent for sent in view.commands if (name, sent.name) not in withdrawn]
-            for name, view in self.snapshot.channels.items()
+            for name, view in self.snapshot.members.channels.items()
         }
 
 
@@ -51,30 +52,33 @@ turns = tried(TURNS, decided)
 
 def lives(snapshot: Snapshot, mark: Mark) -> bool:
     """Its eviction was planned, but never happened: its channel has the partitions that it may run."""
-    member = snapshot.members.get(mark.consumer)
+    member = snapshot.members.registered.get(mark.consumer)
     if member is None or member.registration is None or member.registration.incarnation != mark.incarnation:
         return False
-    return is_live(member, snapshot.channels.get(mark.consumer))
+    return is_live(member, snapshot.members.channels.get(mark.consumer))
 
 
 def not_free(snapshot: Snapshot, decided: Plan) -> PartitionSet:
     """Partitions that a plan must not hand on, spelled out from the snapshot."""
     ended = {end.view.consumer for end in decided.ends}
-    running: list[PartitionSet] = [view.running for name, view in snapshot.channels.items() if name not in ended]
+    running: list[PartitionSet] = [
+        view.running for name, view in snapshot.members.channels.items() if name not in ended
+    ]
     pending = [
-        sent.command.started - (snapshot.channels[name].running if name not in ended else NONE)
-        for name, view in snapshot.channels.items()
+        sent.command.started - (snapshot.members.channels[name].running if name not in ended else NONE)
+        for name, view in snapshot.members.channels.items()
         for sent in view.commands
         if sent.command is not None and sent.command.option == START_FETCHER
     ]
     leased = [
         mark.partitions
         for mark in snapshot.state.marks
-        if snapshot.mark_age_s[mark.consumer, mark.incarnation] < mark.lease_ms / 1000 and not lives(snapshot, mark)
+        if snapshot.members.mark_age_s[mark.consumer, mark.incarnation] < mark.lease_ms / 1000
+        and not lives(snapshot, mark)
     ]
     evicted = [end.view.running for end in decided.ends if end.evicted]
     owners_removed = frozenset().union(*(end.owners for end in decided.ends))
-    return frozenset().union(*running, *pending, *leased, *evicted, snapshot.owners - owners_removed)
+    return frozenset().union(*running, *pending, *leased, *evicted, snapshot.partitions.owners - owners_removed)
 
 
 def backwards(found: Mapping[K, V]) -> dict[K, V]:
@@ -85,13 +89,12 @@ def backwards(found: Mapping[K, V]) -> dict[K, V]:
 def test_plan_is_the_same_in_any_order_of_reading_and_its_state_is_read_back(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
     before = copy.deepcopy(snapshot)
-    other: dict[str, Any] = {
-        name: backwards(getattr(snapshot, name)) for name in ("channels", "members", "topics", "mark_age_s")
-    }
+    some = [(snapshot.members, "channels registered mark_age_s"), (snapshot.partitions, "topics")]
+    other = {name: backwards(getattr(facts, name)) for facts, names in some for name in names.split()}
     state = replace(snapshot.state, target=backwards(snapshot.state.target), topics=backwards(snapshot.state.topics))
 
     first, second = plan(snapshot, only(assignor)), plan(snapshot, only(assignor))
-    found = plan(replace(snapshot, **other, state=state), only(assignor))
+    found = plan(with_facts(snapshot, **other, state=state), only(assignor))
 
     assert snapshot == before
     assert first == second == found
@@ -106,7 +109,7 @@ def test_partition_is_started_only_where_no_other_consumer_may_run_it(turn: Deci
     taken = not_free(snapshot, decided)
     started: set[TopicPartition] = set()
     for name, command in decided.starts:
-        fresh = command.started - snapshot.channels[name].running
+        fresh = command.started - snapshot.members.channels[name].running
         assert not fresh & taken
         assert not command.started & started
         started |= command.started
@@ -125,7 +128,7 @@ def test_commands_carry_the_current_epoch_generation_and_incarnation(turn: Decid
 
     standing = [(n, sent.command) for n, found in turn.kept.items() for sent in found]
     for name, command in (*decided.stops, *decided.starts, *standing):
-        channel = snapshot.channels[name].channel
+        channel = snapshot.members.channels[name].channel
         assert command is not None
         assert channel is not None
         assert channel.is_live
@@ -140,13 +143,13 @@ def test_stop_names_running_partitions_and_start_those_and_otherwise_the_target(
 
     for name, command in decided.stops:
         assert command.option == STOP_FETCHER
-        assert command.partitions < snapshot.channels[name].running  # a stop of all partitions names none
+        assert command.partitions < snapshot.members.channels[name].running  # a stop of all partitions names none
     for name, command in decided.starts:
         target = decided.state.target[name]
         assert command.option == START_FETCHER
-        assert snapshot.channels[name].running <= command.started <= target.partitions
+        assert snapshot.members.channels[name].running <= command.started <= target.partitions
         assert all(parts and parts <= target.threads[thread] for thread, parts in command.threads.items())
-        assert command.topics == {part.topic: snapshot.topics[part.topic].id for part in command.started}
+        assert command.topics == {part.topic: snapshot.partitions.topics[part.topic].id for part in command.started}
 
 
 @turns
@@ -154,7 +157,7 @@ def test_eager_strategy_starts_no_consumer_before_its_stop_in_this_generation(tu
     snapshot, assignor, decided = turn
 
     for name, _ in decided.starts:
-        view = snapshot.channels[name]
+        view = snapshot.members.channels[name]
         settled = view.channel is not None and view.channel.generation == decided.state.generation
         assert not assignor.is_eager or settled or not view.running
 
@@ -167,8 +170,8 @@ def test_only_departed_half_ended_or_silent_incarnations_are_ended(turn: Decided
         name, channel = end.view.consumer, end.view.channel
         assert channel is not None
         assert channel.incarnation
-        assert end.owners == end.view.running & snapshot.owners
-        member = snapshot.members.get(name)
+        assert end.owners == end.view.running & snapshot.partitions.owners
+        member = snapshot.members.registered.get(name)
         registration = member.registration if member else None
         is_registered = registration is not None and registration.incarnation == channel.incarnation
         if end.evicted:
@@ -187,11 +190,15 @@ def test_finished_incarnations_are_ended_and_silent_ones_are_evicted(turn: Decid
     snapshot, _, decided = turn
 
     ended = {end.view.consumer for end in decided.ends}
-    for name, view in snapshot.channels.items():
-        if view.channel is not None and name not in snapshot.members and (view.channel.is_live or view.running):
+    for name, view in snapshot.members.channels.items():
+        if (
+            view.channel is not None
+            and name not in snapshot.members.registered
+            and (view.channel.is_live or view.running)
+        ):
             assert name in ended
     for name in decided.state.target:
-        view, member = snapshot.channels[name], snapshot.members[name]
+        view, member = snapshot.members.channels[name], snapshot.members.registered[name]
         assert member.registration is not None
         assert max(view.idle_s, view.waits_s) < member.registration.max_poll_interval_ms / 1000
 
@@ -208,7 +215,7 @@ def test_eviction_leaves_a_mark_on_running_partitions(turn: Decided) -> None:
             assert end.view.running <= mark.partitions
             assert mark.lease_ms > 0
     for mark in snapshot.state.marks:
-        runs_still = snapshot.mark_age_s[mark.consumer, mark.incarnation] < mark.lease_ms / 1000
+        runs_still = snapshot.members.mark_age_s[mark.consumer, mark.incarnation] < mark.lease_ms / 1000
         if not lives(snapshot, mark):
             assert (mark in decided.state.marks) == runs_still
 
@@ -217,8 +224,8 @@ def test_eviction_leaves_a_mark_on_running_partitions(turn: Decided) -> None:
 def test_left_out_member_is_named_with_the_reason_and_the_others_continue(turn: Decided) -> None:
     snapshot, _, decided = turn
 
-    for name, member in snapshot.members.items():
-        view = snapshot.channels.get(name)
+    for name, member in snapshot.members.registered.items():
+        view = snapshot.members.channels.get(name)
         usable = member.registration is not None and view is not None and view.channel is not None
         assert usable or decided.state.left_out[name]
         assert usable or name not in decided.state.target
@@ -229,7 +236,9 @@ def test_target_covers_every_subscribed_partition(turn: Decided) -> None:
     snapshot, _, decided = turn
 
     assigned = [part for target in decided.state.target.values() for part in target.partitions]
-    every = {TopicPartition(name, n) for name in decided.state.topics for n in snapshot.topics[name].partitions}
+    every = {
+        TopicPartition(name, n) for name in decided.state.topics for n in snapshot.partitions.topics[name].partitions
+    }
     assert sorted(assigned) == sorted(every)
 
 
@@ -251,7 +260,7 @@ def test_stable_group_runs_its_target_without_outstanding_commands(turn: Decided
         assert not decided.stops
         assert not decided.starts
         for name, target in decided.state.target.items():
-            assert snapshot.channels[name].running == target.partitions
+            assert snapshot.members.channels[name].running == target.partitions
             assert not turn.kept[name]
     assert (decided.state.state == EMPTY) == (not decided.state.target)
 
@@ -268,11 +277,12 @@ def test_incomplete_plan_has_the_time_of_the_next_turn(turn: Decided) -> None:
 def test_history_keeps_the_newest_and_this_turns(turn: tuple[Snapshot, Assignor], count: int, above: int) -> None:
     snapshot, assignor = turn
     last = GENERATION + above
-    snapshot = replace(snapshot, history=tuple(range(max(0, last - count) + 1, last + 1)), rebalance=None)
+    snapshot = with_facts(snapshot, generations=tuple(range(max(0, last - count) + 1, last + 1)), last=None)
 
     decided = plan(snapshot, only(assignor))
 
     written = {decided.rebalance.generation} if decided.rebalance else set()
     assert not written & set(decided.forgotten)
-    assert len((set(snapshot.history) - set(decided.forgotten)) | written) <= max(HISTORY_KEPT, len(snapshot.history))
-    assert set(decided.forgotten) <= set(snapshot.history)
+    known = set(snapshot.history.generations)
+    assert len((known - set(decided.forgotten)) | written) <= max(HISTORY_KEPT, len(known))
+    assert set(decided.forgotten) <= known

@@ -55,8 +55,13 @@ from coordinator.planning.plan import Plan, plan
 from coordinator.planning.snapshot import (
     AskView,
     ChannelView,
+    CoordinatorFacts,
+    HistoryFacts,
     Member,
+    MemberFacts,
+    PartitionFacts,
     RegionView,
+    RequestFacts,
     SeatView,
     SentCommand,
     Snapshot,
@@ -114,6 +119,16 @@ class Line:
 Lines = dict[str, list[Line]]
 """Subject -> its lines. A subject is a word, or two for what there are several of."""
 SEVERAL = ("member", "seat", "mark", "ask", "topic")
+
+
+def with_facts(snapshot: Snapshot, **known: Any) -> Snapshot:
+    """The same, with fields of its facts replaced: each has a name of its own."""
+    for part in (None, "coordinator", "members", "partitions", "requests", "history"):
+        facts: Any = snapshot if part is None else getattr(snapshot, part)
+        own = {name: known.pop(name) for name in [*known] if name in facts.__slots__}
+        snapshot = replace(facts, **own) if part is None else replace(snapshot, **{part: replace(facts, **own)})
+    assert not known
+    return snapshot
 
 
 def lines_of(text: str) -> Lines:
@@ -195,27 +210,27 @@ class Reader:
         owners = self._lines.get("owners")
         request = self._lines.get("request")
         some = self._lines.get("pools", [])
+        epoch = int(self._one("coordinator").words[0]) if "coordinator" in self._lines else self.state.epoch
         return Snapshot(
             "g",
-            int(self._one("coordinator").words[0]) if "coordinator" in self._lines else self.state.epoch,
+            CoordinatorFacts(epoch, ages.number("now")),
             self.state,
-            1,
-            channels=channels,
-            members={name: self._member(name, place) for place, name in enumerate(self._there)},
-            seats={name: self._seat(name, one) for name, one in self._all("seat")},
-            slots=frozenset(name for one in some for name in one.words[0].split(",")),
-            owners=partitions(owners[0].words[0]) if owners else running,
-            topics=self._topics,
-            mark_age_s={(name, one.words[0]): one.seconds("age") for name, one in marks if "age" in one.options},
-            history=tuple(map(int, self._one("history").words)),
-            rebalance=self._record(),
-            now_ms=ages.number("now"),
-            asks=tuple(self._ask(number, one) for name, one in self._all("ask") for number in _numbers(name)),
-            has_sync=True,
-            sync_request=SyncRequestView(1, request[0].words[0]) if request else None,
-            failed_age_s=ages.seconds("failed"),
-            grown_age_s=ages.seconds("grown"),
-            region=self._region() if "region" in self._lines else None,
+            MemberFacts(
+                channels,
+                {name: self._member(name, place) for place, name in enumerate(self._there)},
+                {name: self._seat(name, one) for name, one in self._all("seat")},
+                frozenset(name for one in some for name in one.words[0].split(",")),
+                {(name, one.words[0]): one.seconds("age") for name, one in marks if "age" in one.options},
+            ),
+            PartitionFacts(self._topics, partitions(owners[0].words[0]) if owners else running),
+            RequestFacts(
+                tuple(self._ask(number, one) for name, one in self._all("ask") for number in _numbers(name)),
+                SyncRequestView(1, request[0].words[0]) if request else None,
+                ages.seconds("failed"),
+                ages.seconds("grown"),
+            ),
+            self._region() if "region" in self._lines else None,
+            HistoryFacts(tuple(map(int, self._one("history").words)), self._record()),
         )
 
     @property
@@ -226,11 +241,12 @@ class Reader:
     def with_last_fetches(self, signs: LastSigns) -> Snapshot:
         """The snapshot with what is known of them; without, where no channel has its time."""
         found, ages = self.snapshot(), self._one("ages")
-        if all(view.written_ms == 0 for view in found.channels.values()):
+        channels, now_ms = found.members.channels, found.coordinator.now_ms
+        if all(view.written_ms == 0 for view in channels.values()):
             return found
-        changed_ms = ages.number("changed", found.now_ms)
-        silences, returned = signs.observed(found.state, found.channels, found.members, found.now_ms, changed_ms)
-        return replace(found, silences=silences, returned=returned)
+        changed_ms = ages.number("changed", now_ms)
+        silences, returned = signs.observed(found.state, channels, found.members.registered, now_ms, changed_ms)
+        return replace(found, history=replace(found.history, silences=silences, returned=returned))
 
     def given(self) -> dict[str, Assignor]:
         """The strategy of the case, if it has one."""
@@ -501,7 +517,7 @@ class Case:
             except RebalanceFailed as failure:
                 found += f"{given}  {failure}\n"
                 continue
-            record = before.rebalance or snapshot.rebalance
+            record = before.rebalance or snapshot.history.last
             signs.deciding(before.ends)
             before_that, shown = shown, written(snapshot, before, reader.is_timed)
             some = shown

@@ -38,8 +38,8 @@ WORDS = {option: word for word, option in COMMANDS.items()}
 def written(before: Snapshot, found: Plan, is_timed: bool) -> list[str]:
     """The lines of a plan: the state, its changes, and the znodes beside it."""
     state = found.state
-    lines = [f"{name} fetched {ms} ms ago" for name, ms in before.silences.items()]
-    lines += [f"{name} is back after a fetch {ms} ms ago" for name, ms in before.returned.items()]
+    lines = [f"{name} fetched {ms} ms ago" for name, ms in before.history.silences.items()]
+    lines += [f"{name} is back after a fetch {ms} ms ago" for name, ms in before.history.returned.items()]
     head = _head(found, found.changes(before.state))
     lines.append(" ".join(head) + (f": {state.reason}" if state.reason is not None else ""))
     if state.target != before.state.target:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from coordinator.planning.membership import GroupRules
 from coordinator.planning.plan import Plan, plan
 from coordinator.planning.snapshot import Snapshot
+from coordinator.rebalance.group_reader import GroupZnodes
 from coordinator.rebalance.rebalancer import PARTITIONS_A_STEP, Step, steps, with_state
 from coordinator.zk.errors import RebalanceFailed
 from coordinator.zk.store import (
@@ -31,18 +31,21 @@ from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GroupPaths
 from coordinator.zk.znodes.records import START_FETCHER, BegunRecord, Command, OffsetRecord, Topic, parsed_channel
 from tests.support.strategies import RANGE
 from tests.support.terms import a_term
-from tests.support.turns import snapshot_of
+from tests.support.turns import snapshot_of, with_facts
 from tests.unit.manual import ManualRuntime
 
 PATHS = GroupPaths("g")
 HANGS, HAS_DIED = "idle=300.0", "gone"
 
 
-def a_group(text: str, **fields: Any) -> Snapshot:
+def a_group(text: str) -> Snapshot:
     """A group with what `text` says, in which topic t is known."""
-    common = "group 4/1 Stable range\ncoordinator 5\nevery wants=t lease=2000\ntopic t t-1 0-1999\n"
-    known = {"offset_parents": frozenset("t"), "owner_parents": frozenset("t"), **fields}
-    return replace(snapshot_of(common + text), **known)
+    return snapshot_of("group 4/1 Stable range\ncoordinator 5\nevery wants=t lease=2000\ntopic t t-1 0-1999\n" + text)
+
+
+def znodes(topics: Iterable[str] = "t") -> GroupZnodes:
+    """Those of a group that knows `topics`."""
+    return GroupZnodes(1, owner_parents=frozenset(topics), offset_parents=frozenset(topics), has_sync=True)
 
 
 def numbered(count: int, topic: str = "t") -> str:
@@ -57,9 +60,9 @@ def running(count: int, how: str = HAS_DIED, commands: int = 0) -> str:
 def multis(seen: Snapshot) -> list[list[Operation]]:
     """The multis that a term commits for the plan of a turn."""
     store = Mock(**{"commit.side_effect": lambda operations: [""] * len(operations)})
-    term = a_term(store, ManualRuntime(), seen.epoch, 9)
-    for nth, step in enumerate(steps(seen, plan(seen, RANGE))):
-        term.commit(with_state(seen, nth, step))
+    term = a_term(store, ManualRuntime(), seen.coordinator.epoch, 9)
+    for version, step in enumerate(steps(seen, znodes(), plan(seen, RANGE)), 1):
+        term.commit(with_state(PATHS, version, step))
     return [list(call.args[0]) for call in store.commit.call_args_list]
 
 
@@ -105,11 +108,11 @@ def test_a_small_end_is_one_multi_with_fence_offsets_and_owners() -> None:
 
 def test_unread_offset_is_left_unchanged() -> None:
     seen = a_group(running(1))
-    view = seen.channels["a"]
+    view = seen.members.channels["a"]
     assert view.channel is not None
     unread = replace(view.channel, running={TopicPartition("t", 0): None})
 
-    (only,) = multis(replace(seen, channels={"a": replace(view, channel=unread)}))
+    (only,) = multis(with_facts(seen, channels={"a": replace(view, channel=unread)}))
 
     assert written(only, PATHS.channel("a")) and not written(only, PATHS.offset("t", 0))
 
@@ -145,7 +148,7 @@ def test_large_end_in_progress_keeps_marks_in_the_state_without_the_new_target()
     seen = a_group(running(500, HANGS) + "member b")
     decided = plan(seen, RANGE)
 
-    found = list(steps(seen, decided))
+    found = list(steps(seen, znodes(), decided))
 
     assert [(mark.consumer, len(mark.partitions)) for mark in decided.state.marks] == [("a", 500)]
     assert len(found) > 1 and all(step.state.marks == decided.state.marks for step in found)
@@ -244,12 +247,12 @@ def test_state_or_command_over_its_limit_fails_the_rebalance_with_a_reason() -> 
         START_FETCHER, 5, 2, "a1", {"a-0": frozenset(TopicPartition(topic, 0) for topic in topics[:1100])},
         topics=dict.fromkeys(topics[:1100], "t-1"),
     )  # fmt: skip
-    seen = a_group("", offset_parents=frozenset(topics), owner_parents=frozenset(topics))
+    seen = a_group("")
 
     with pytest.raises(RebalanceFailed, match="over the 512000 of a znode"):
-        with_state(a_group(""), 0, Step(GroupState(topics=dict.fromkeys(topics, "id")), []))
+        with_state(PATHS, 0, Step(GroupState(topics=dict.fromkeys(topics, "id")), []))
     with pytest.raises(RebalanceFailed, match=r"one change has \d+ bytes, over the \d+ that"):
-        list(steps(seen, Plan(seen.state, starts=(("a", start),))))
+        list(steps(seen, znodes(topics), Plan(seen.state, starts=(("a", start),))))
 
 
 def test_history_writes_one_record_and_removes_expired_ones() -> None:
@@ -291,13 +294,13 @@ def test_an_answer_whose_start_does_not_fit_beside_the_state_fails_its_leader(co
     }
     reply = Answer(tuple(names), {t: one.id for t, one in topics.items()}, {t: frozenset({0}) for t in topics})
     group = led("".join(f"member {name}\n" for name in names) + f"ask 1 p a members={','.join(names)}")
-    view = replace(group.asks[0], answer=reply, entries=entries, children=("answer",))
-    snapshot = replace(group, topics=topics, asks=(view,))
+    view = replace(group.requests.asks[0], answer=reply, entries=entries, children=("answer",))
+    snapshot = with_facts(group, topics=topics, asks=(view,))
 
     found = decided(snapshot)
 
-    for step in steps(snapshot, found):
-        assert len(with_state(snapshot, 0, step)) > 1
+    for step in steps(snapshot, znodes(), found):
+        assert len(with_state(PATHS, 1, step)) > 1
     assert found.asking.has_failed == (count == 1)
 
 
@@ -328,10 +331,12 @@ def test_an_ask_that_does_not_fit_is_not_made_and_the_rest_of_the_turn_is_writte
 def test_asks_with_more_children_than_a_turn_removes_are_removed_in_several() -> None:
     group = led("group 1/1 Stable p type=consumer ask=1\nmember a gone has=t-0\nask 1 p a members=a unread a-0=t-0")
     children = tuple(f"stray-{number:05d}" for number in range(2500))
-    snapshot = replace(group, asks=(replace(group.asks[0], children=children),))
+    snapshot = with_facts(group, asks=(replace(group.requests.asks[0], children=children),))
 
     found = decided(snapshot)
-    removed = [each.path for step in steps(snapshot, found) for each in step.operations if isinstance(each, Delete)]
+    removed = [
+        each.path for step in steps(snapshot, znodes(), found) for each in step.operations if isinstance(each, Delete)
+    ]
 
     assert len(removed) == 2000 and found.again_s == 0.0
     assert not any(path.endswith("ask-0000000001") for path in removed)

@@ -234,7 +234,9 @@ class Group:
 
     def carry_out(self, decided: Plan, *names: str) -> PartitionSet:
         """These members (or all) apply their commands; returns the revoked partitions."""
-        after = Reader(carried_out(self._lines(), decided, names or ("all",)), decided.state).snapshot().channels
+        after = (
+            Reader(carried_out(self._lines(), decided, names or ("all",)), decided.state).snapshot().members.channels
+        )
         runs = {name: after[name].running for name in self.running}
         revoked = {name: has - runs[name] for name, has in self.running.items() if has - runs[name]}
         given = {name: runs[name] - has for name, has in self.running.items() if runs[name] - has}

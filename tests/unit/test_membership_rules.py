@@ -188,7 +188,7 @@ def test_pool_without_slots_to_wait_for_does_not_end_the_initial_delay(data: byt
 def threads_of(world: GroupWorld) -> dict[str, str]:
     """Partition -> the thread in its owner znode."""
     found = {}
-    for partition in world.snapshot().owners:
+    for partition in world.snapshot().partitions.owners:
         node = world.session().get(PATHS.owner(*partition))
         assert node is not None
         found[str(partition)] = OwnerRecord.parse("", node.data).thread

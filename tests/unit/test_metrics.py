@@ -24,7 +24,15 @@ from coordinator.listeners.topics import _what_happened
 from coordinator.planning.asking import Asking
 from coordinator.planning.plan import End, Plan
 from coordinator.planning.rebalance_history import TRIGGERS, changes_between, changes_of, kind_of, trigger_kind
-from coordinator.planning.snapshot import AskView, ChannelView, SentCommand, Snapshot
+from coordinator.planning.snapshot import (
+    AskView,
+    ChannelView,
+    CoordinatorFacts,
+    HistoryFacts,
+    MemberFacts,
+    SentCommand,
+    Snapshot,
+)
 from coordinator.planning.target import Wanted
 from coordinator.term.config import CoordinatorConfig
 from coordinator.term.metrics import CoordinatorMetrics
@@ -45,7 +53,7 @@ from coordinator.zk.znodes.records import (
 )
 from tests.support.memlog import MemoryLog
 from tests.support.statements import split, statements
-from tests.support.turns import cases
+from tests.support.turns import cases, with_facts
 from tests.unit.manual import ManualRuntime
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -134,7 +142,8 @@ def view(consumer: str, incarnation: str = "i1") -> ChannelView:
 
 def snapshot(rebalance: Rebalance | None = None, now_ms: int = 1000) -> Snapshot:
     channels = {"c1": view("c1"), "c2": view("c2")}
-    return Snapshot("g", 7, GroupState(), 0, channels, rebalance=rebalance, now_ms=now_ms)
+    history = HistoryFacts(last=rebalance)
+    return Snapshot("g", CoordinatorFacts(7, now_ms), GroupState(), MemberFacts(channels), history=history)
 
 
 def test_commands_are_counted_by_option_and_evictions_by_group() -> None:
@@ -473,7 +482,7 @@ def of_leaders(ask: str, failed_ask: str = "") -> GroupState:
 def asked(before: GroupState, *names: str) -> Snapshot:
     """A snapshot, 1.5 s after the asks were made."""
     asks = tuple(AskView(name, Ask("lag", "c1", "i1", {}, since_ms=1000)) for name in names)
-    return replace(snapshot(now_ms=2500), state=before, asks=asks)
+    return with_facts(snapshot(now_ms=2500), state=before, asks=asks)
 
 
 def test_assignment_counts_once_when_adopted_failed_or_outdated() -> None:

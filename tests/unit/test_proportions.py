@@ -14,6 +14,7 @@ from coordinator.assignors.registry import assignors
 from coordinator.planning.plan import Plan, plan
 from coordinator.planning.snapshot import Member, Snapshot
 from coordinator.planning.target import BEYOND, OVER_A_SESSION
+from coordinator.rebalance.group_reader import GroupZnodes
 from coordinator.rebalance.rebalancer import steps, with_state
 from coordinator.zk.errors import BadData, RebalanceFailed
 from coordinator.zk.store import MAX_COMMIT_BYTES, operation_bytes
@@ -28,8 +29,9 @@ from coordinator.zk.znodes.group_state import (
     partitions_of,
 )
 from coordinator.zk.znodes.partitions import NONE, TopicPartition
+from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import WHITE_LIST, Topic
-from tests.support.turns import snapshot_of
+from tests.support.turns import snapshot_of, with_facts
 
 pytestmark = pytest.mark.long
 
@@ -48,8 +50,8 @@ def a_group(
 
 def fits(snapshot: Snapshot, decided: Plan) -> None:
     """Every multi of the turn is within ZooKeeper's limits."""
-    for nth, step in enumerate(steps(snapshot, decided)):
-        assert sum(map(operation_bytes, with_state(snapshot, nth, step))) <= MAX_COMMIT_BYTES
+    for nth, step in enumerate(steps(snapshot, GroupZnodes(0), decided)):
+        assert sum(map(operation_bytes, with_state(GroupPaths(snapshot.group), nth, step))) <= MAX_COMMIT_BYTES
 
 
 def assigned_of(decided: Plan) -> frozenset[TopicPartition]:
@@ -102,7 +104,7 @@ def of_many_topics(members: int, topics: int, partitions: int, strategy: str, in
     numbers = tuple(range(partitions))
     unknown = [f"invented-{number:05}" for number in range(invented)]
     snapshot = a_group(members, 1, strategy, dict.fromkeys([*names, *unknown], 1))
-    return replace(snapshot, topics={name: Topic(name, f"id-{name}", numbers) for name in names})
+    return with_facts(snapshot, topics={name: Topic(name, f"id-{name}", numbers) for name in names})
 
 
 @pytest.mark.parametrize(
@@ -141,7 +143,9 @@ def test_a_member_named_as_a_partition_does_not_hide_that_it_is_left_out(monkeyp
     first = first_of(decided.state.left_out, BEYOND)
     stray = Member(str(first), 1, None)
 
-    again = decided_of(replace(snapshot, state=decided.state, members={**snapshot.members, stray.consumer: stray}))
+    again = decided_of(
+        with_facts(snapshot, state=decided.state, registered={**snapshot.members.registered, stray.consumer: stray})
+    )
 
     assert first is not None
     assert first_of(again.state.left_out, BEYOND) == first
@@ -150,10 +154,10 @@ def test_a_member_named_as_a_partition_does_not_hide_that_it_is_left_out(monkeyp
 def test_a_cut_target_grows_when_a_member_has_left() -> None:
     snapshot = a_group(300, 95_000, "round-robin")
     before = decided_of(snapshot)
-    left = {name: member for name, member in snapshot.members.items() if name < "consumer-050"}
-    channels = {name: snapshot.channels[name] for name in left}
+    left = {name: member for name, member in snapshot.members.registered.items() if name < "consumer-050"}
+    channels = {name: snapshot.members.channels[name] for name in left}
 
-    after = decided_of(replace(snapshot, state=before.state, members=left, channels=channels))
+    after = decided_of(with_facts(snapshot, state=before.state, registered=left, channels=channels))
 
     assert after.is_new_generation
     assert len(assigned_of(after)) >= len(assigned_of(before))
@@ -161,7 +165,7 @@ def test_a_cut_target_grows_when_a_member_has_left() -> None:
 
 def test_members_and_topics_beyond_the_state_fail_before_the_assignor_is_asked() -> None:
     snapshot = a_group(1, 1, subscription={"w.*": 1})
-    member = snapshot.members["consumer-000"]
+    member = snapshot.members.registered["consumer-000"]
     assert member.registration is not None
     wild = replace(member, registration=replace(member.registration, pattern=WHITE_LIST))
     topics = {f"w{number}": Topic(f"w{number}", f"{number:036}", (0,)) for number in range(10_000)}
@@ -173,7 +177,7 @@ def test_members_and_topics_beyond_the_state_fail_before_the_assignor_is_asked()
             return super().assign(*arguments)
 
     with pytest.raises(RebalanceFailed, match="1 members and their 10000 topics take"):
-        plan(replace(snapshot, members={"consumer-000": wild}, topics=topics), {"range": Counted()})
+        plan(with_facts(snapshot, registered={"consumer-000": wild}, topics=topics), {"range": Counted()})
 
     assert asked == []
 
@@ -182,7 +186,7 @@ def test_invented_topics_and_unreadable_members_do_not_fill_the_state() -> None:
     snapshot = a_group(2, 4, subscription={"t": 1, **{f"invented-{number:05}": 1 for number in range(10_000)}})
     stray = {f"stray-{number}": Member(f"stray-{number}", 1, None) for number in range(20_000)}
 
-    decided = decided_of(replace(snapshot, members={**snapshot.members, **stray}))
+    decided = decided_of(with_facts(snapshot, registered={**snapshot.members.registered, **stray}))
 
     assert len(assigned_of(decided)) == 4
     assert len(decided.state.to_bytes()) < 2 * MAX_BYTES + 10_000

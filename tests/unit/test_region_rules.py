@@ -505,7 +505,7 @@ def test_malformed_policy_of_the_chroot_keeps_bindings(top: bytes, own: bytes | 
     if own is not None:
         tree.put(GroupPaths("g").acl, own)
 
-    view = view_of(tree, GroupState(), snapshot_of("member c1 region=r").members)
+    view = view_of(tree, GroupState(), snapshot_of("member c1 region=r").members.registered)
 
     assert (view.refusal == "") is may_be_bound
 

@@ -95,6 +95,9 @@ class GroupCut:
     names: tuple[str, ...] = ()
 
 
+NO_CUT = GroupCut()
+
+
 def read_cut(store: Store, paths: RegionPaths, sequence: int, group: str) -> GroupCut:
     """Read a group's part of a complete checkpoint: its participants' contributions, then copies from the cut before.
 

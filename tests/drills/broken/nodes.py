@@ -83,7 +83,7 @@ def commands_of_the_dead_stay() -> None:
             found = original(now)
             stops = {
                 end.view.consumer: Step(
-                    Command(STOP_FETCHER, now.snapshot.epoch, now.generation, end.view.channel.incarnation)
+                    Command(STOP_FETCHER, now.snapshot.coordinator.epoch, now.generation, end.view.channel.incarnation)
                 )
                 for end in now.membership.ends
             }
