@@ -466,10 +466,10 @@ def test_a_turn_lists_no_owners_and_offsets_of_topics_that_do_not_exist(world: W
     reader = GroupReader(term, "small", lambda path: None)
     world.put(SMALL.state, GroupState().to_bytes())
 
-    snapshot = reader.read({"t": Topic("t", "id", (0,))})
+    read = reader.read({"t": Topic("t", "id", (0,))})
 
-    assert snapshot is not None
-    assert len(snapshot.owner_parents) == 501
+    assert read is not None
+    assert len(read[1].owner_parents) == 501
     assert [path for path in store.paths if path.startswith((SMALL.owners_of(""), SMALL.offsets_of("")))] == [
         SMALL.owners_of("t")
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -38,14 +39,15 @@ PATHS = GroupPaths("g")
 HANGS, HAS_DIED = "idle=300.0", "gone"
 
 
-def a_group(text: str) -> Snapshot:
+def a_group(text: str, **facts: Any) -> Snapshot:
     """A group with what `text` says, in which topic t is known."""
-    return snapshot_of("group 4/1 Stable range\ncoordinator 5\nevery wants=t lease=2000\ntopic t t-1 0-1999\n" + text)
+    common = "group 4/1 Stable range\ncoordinator 5\nevery wants=t lease=2000\ntopic t t-1 0-1999\n"
+    return with_facts(snapshot_of(common + text), **facts)
 
 
-def znodes(topics: Iterable[str] = "t") -> GroupZnodes:
-    """Those of a group that knows `topics`."""
-    return GroupZnodes(1, owner_parents=frozenset(topics), offset_parents=frozenset(topics), has_sync=True)
+def znodes(offsets: Iterable[str] = "t", owners: Iterable[str] = "t") -> GroupZnodes:
+    """Those of a group with parents of these topics."""
+    return GroupZnodes(1, 20, frozenset(owners), frozenset(offsets), has_sync=True)
 
 
 def numbered(count: int, topic: str = "t") -> str:
@@ -57,11 +59,11 @@ def running(count: int, how: str = HAS_DIED, commands: int = 0) -> str:
     return f"member a runs={numbered(count)} at=4/1 {how}\n" + "a gets start 4/1 t-0\n" * commands
 
 
-def multis(seen: Snapshot) -> list[list[Operation]]:
+def multis(seen: Snapshot, beside: GroupZnodes | None = None) -> list[list[Operation]]:
     """The multis that a term commits for the plan of a turn."""
     store = Mock(**{"commit.side_effect": lambda operations: [""] * len(operations)})
     term = a_term(store, ManualRuntime(), seen.coordinator.epoch, 9)
-    for version, step in enumerate(steps(seen, znodes(), plan(seen, RANGE)), 1):
+    for version, step in enumerate(steps(seen, beside or znodes(), plan(seen, RANGE)), 1):
         term.commit(with_state(PATHS, version, step))
     return [list(call.args[0]) for call in store.commit.call_args_list]
 
@@ -172,7 +174,7 @@ def test_ends_precede_withdrawals_which_precede_stops_which_precede_starts() -> 
 
 
 def test_start_creates_the_parents_of_its_claims() -> None:
-    (only,) = multis(a_group("member a", offset_parents=frozenset(), owner_parents=frozenset()))
+    (only,) = multis(a_group("member a"), znodes("", ""))
 
     made = [each.path for each in only if isinstance(each, Create)]
     assert made == [PATHS.owners_of("t"), PATHS.offsets_of("t"), PATHS.rebalance(2), PATHS.command_prefix("a")]
@@ -184,7 +186,7 @@ def test_start_creates_the_parents_of_its_claims() -> None:
 def test_first_start_of_a_topic_records_the_partitions_the_group_begins_with(made_at: int, there: set[int]) -> None:
     topic = Topic("t", "t-1", (0, 1, 2), made_at)
 
-    (only,) = multis(a_group("member a", offset_parents=frozenset(), topics={"t": topic}, czxid=20))
+    (only,) = multis(a_group("member a", topics={"t": topic}), znodes(offsets=""))
 
     (note,) = [each.data for each in only if isinstance(each, Create) and each.path == PATHS.offsets_of("t")]
     assert BegunRecord.parse("", note) == BegunRecord("t-1", frozenset(there))
@@ -221,7 +223,7 @@ def test_the_parents_of_many_new_topics_stay_within_the_limits_of_a_multi(count:
     topics = [f"topic-{n:03d}" for n in range(300)]
     text = running(count) + f"member b wants={','.join(topics)}\n" + "".join(f"topic {name} id 0\n" for name in topics)
 
-    found = multis(a_group(text, offset_parents=frozenset(), owner_parents=frozenset()))
+    found = multis(a_group(text), znodes("", ""))
 
     assert_within_limits(found)
     made = [each.path for operations in found for each in operations if isinstance(each, Create)]
@@ -235,7 +237,7 @@ def test_a_multi_with_a_large_state_and_many_large_commands_stays_within_512_kb(
     every = frozenset(topic for some in topics.values() for topic in some)
     text += "".join(f"topic {topic} a-topic-id-of-22-chars 0\n" for topic in every)
 
-    found = multis(a_group(text, offset_parents=every, owner_parents=every))
+    found = multis(a_group(text), znodes(every, every))
 
     assert_within_limits(found)
     assert sum(each.path.endswith("/command-") for operations in found for each in operations) == 7
@@ -252,7 +254,7 @@ def test_state_or_command_over_its_limit_fails_the_rebalance_with_a_reason() -> 
     with pytest.raises(RebalanceFailed, match="over the 512000 of a znode"):
         with_state(PATHS, 0, Step(GroupState(topics=dict.fromkeys(topics, "id")), []))
     with pytest.raises(RebalanceFailed, match=r"one change has \d+ bytes, over the \d+ that"):
-        list(steps(seen, znodes(topics), Plan(seen.state, starts=(("a", start),))))
+        list(steps(seen, znodes(topics, topics), Plan(seen.state, starts=(("a", start),))))
 
 
 def test_history_writes_one_record_and_removes_expired_ones() -> None:
