@@ -62,14 +62,18 @@ class Asking:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group in one turn, with values derived from its snapshot once."""
+    """A group in one turn, with values derived from its snapshot once.
+
+    :ivar trigger: the turn's trigger.
+    :ivar timeout_s: seconds that a leader has to answer.
+    :ivar members: as an assignment request names them.
+    """
 
     snapshot: Snapshot
     membership: Membership
     trigger: str
     timeout_s: float
     members: Mapping[str, AskMember]
-    is_held: bool
 
     @property
     def before(self) -> ClientSide:
@@ -77,7 +81,7 @@ class Group:
         if self.snapshot.state.client is not None:
             return self.snapshot.state.client
         asks = self.snapshot.requests.asks
-        return ClientSide(self.membership.protocol_type, floor=asks[-1].name if asks else "")
+        return ClientSide(self.membership.agreed.protocol_type, floor=asks[-1].name if asks else "")
 
     def view(self, name: str) -> AskView | None:
         return next((view for view in self.snapshot.requests.asks if view.name == name), None)
@@ -115,21 +119,24 @@ OUTDATED_AT_MOST = 5
 """Consecutive answers that may be for outdated topics; the next one counts as a failure of its leader."""
 
 
-def without_asks(snapshot: Snapshot, assignment: Wanted) -> Asking:
-    """What a group under the coordinator's strategies still does about asks: remove old ones."""
-    return Asking(assignment, unneeded=snapshot.requests.asks, answered=snapshot.requests.sync_request)
-
-
-def asking(snapshot: Snapshot, membership: Membership, trigger: str, timeout_s: float, is_held: bool = False) -> Asking:
-    """Decide this turn's actions on asks.
-
-    :param trigger: the turn's trigger.
-    :param timeout_s: seconds that a leader has to answer.
-    :param is_held: adopt no answer yet: the group's consistent region takes a checkpoint first.
-    """
+def group_of(snapshot: Snapshot, membership: Membership, trigger: str, timeout_s: float) -> Group:
+    """A group in this turn."""
     members = {name: _ask_member(snapshot, name, one) for name, one in membership.everybody.items()}
-    group = Group(snapshot, membership, trigger, timeout_s, members, is_held)
+    return Group(snapshot, membership, trigger, timeout_s, members)
+
+
+def asking(group: Group) -> Asking:
+    """Decide this turn's changes of assignment requests."""
     return with_unneeded_asks(group, _pending_ask(group) or _new_ask(group))
+
+
+def postponed(group: Group, found: Asking) -> Asking:
+    """The same turn without an adoption: the group's consistent region takes a checkpoint first."""
+    view = group.out
+    if not found.is_adopted or view is None or view.ask is None:
+        return found
+    waits = f"the answer of {view.ask.leader} waits for a checkpoint of the region"
+    return with_unneeded_asks(group, replace(unchanged(group, group.before), waits=waits))
 
 
 def _ask_member(snapshot: Snapshot, consumer: str, one: Registration) -> AskMember:
@@ -149,7 +156,7 @@ def _pending_ask(group: Group) -> Asking | None:
         return None
     if view.is_answered:
         return _decided(group, view, view.ask)
-    if not _is_leader_alive(group, view.ask) or view.ask.protocol_type != group.membership.protocol_type:
+    if not _is_leader_alive(group, view.ask) or view.ask.protocol_type != group.membership.agreed.protocol_type:
         return None
     if view.age_s >= group.timeout_s:
         return _failed(group, view, view.ask, f"it has not answered for {group.timeout_s * 1000:.0f} ms")
@@ -194,9 +201,6 @@ def _decided(group: Group, view: AskView, ask: Ask) -> Asking | None:
         return _failed(group, view, ask, verdict.failure)
     if not verdict.outdated:
         found = _adopted(group, view, ask, verdict.left_out)
-        if group.is_held:
-            waits = f"the answer of {ask.leader} waits for a checkpoint of the region"
-            return replace(unchanged(group, group.before), waits=waits)
         too_large = _too_large(group, ask, found)
         return _failed(group, view, ask, too_large) if too_large else found
     if ask.outdated >= OUTDATED_AT_MOST:
@@ -331,11 +335,11 @@ def _asked(group: Group, leader: str, client: ClientSide, reason: str) -> Asking
     name = group.next_name
     outdated = previous.ask.outdated + 1 if previous is not None and previous.ask and previous.answer else 0
     ask = Ask(
-        group.membership.strategy,
+        group.membership.agreed.strategy,
         leader,
         group.membership.live[leader].incarnation,
         group.members,
-        group.membership.protocol_type,
+        group.membership.agreed.protocol_type,
         min(client.attempts + 1, MAX_COUNT),
         shortened(reason, LONGEST_REASON),
         group.snapshot.coordinator.now_ms,
@@ -420,8 +424,8 @@ def _differs(group: Group, ask: Ask, answer: Answer) -> str:
     )
     if changed := changes_between(asked, now):
         return changed
-    if (ask.protocol_type, ask.protocol) != (group.membership.protocol_type, group.membership.strategy):
-        return f"protocol {group.membership.strategy}"
+    if (ask.protocol_type, ask.protocol) != (group.membership.agreed.protocol_type, group.membership.agreed.strategy):
+        return f"protocol {group.membership.agreed.strategy}"
     if outdated := outdated_topic(answer, group.snapshot.partitions.topics, but_grown=True):
         return outdated
     # Added partitions are the leader's business, which may wait for more, up to a timeout.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ..assignors import Assignor
@@ -17,6 +17,7 @@ from ..zk.znodes.group_state import (
     MAX_METADATA_BYTES,
     ClientProtocols,
     Mark,
+    Target,
 )
 from ..zk.znodes.partitions import NONE, PartitionSet
 from ..zk.znodes.records import (
@@ -79,20 +80,63 @@ class End:
         return self.view.running - self.foreign
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What the members of a group have in common.
+
+    :ivar is_client_side: whether a member decides by the strategy, not this node.
+    :ivar region: the group's consistent region.
+    """
+
+    strategy: str = ""
+    is_client_side: bool = False
+    protocol_type: str = CONSUMER
+    region: RegionMembership | None = None
+
+
+NOTHING_AGREED = Agreement()
+
+
+@dataclass(frozen=True, slots=True)
 class Membership:
     """The membership of a group in one turn.
 
     :ivar live: consumer -> registration, of members that take commands.
     :ivar away: the same of static members that have left and whose seat is kept: they keep their part.
     :ivar forming: members that wait for the group's first generation.
+    :ivar marks: eviction holds: partitions that wait for the lease of a member that was ended.
     :ivar given_up: seats to remove without an incarnation to end.
-    :ivar strategy: the group's.
-    :ivar is_client_side: whether a member decides by it, not this node.
-    :ivar protocol_type: the group's.
-    :ivar region: the group's consistent region.
     :ivar timers: seconds until the next timed action.
     """
+
+    live: Mapping[str, Registration]
+    away: Mapping[str, Registration]
+    forming: Mapping[str, Registration]
+    ends: tuple[End, ...]
+    marks: tuple[Mark, ...]
+    given_up: tuple[SeatView, ...]
+    agreed: Agreement
+    timers: tuple[float, ...]
+
+    @property
+    def everybody(self) -> dict[str, Registration]:
+        """The members with a part in the assignment: live and away."""
+        return {**self.live, **self.away}
+
+    def keeping_seats(self, names: Container[str]) -> Membership:
+        """The same, with seats of `names` that are given up kept for now."""
+        kept = {
+            view.instance: view.seat.registration
+            for view in self.given_up
+            if view.instance in names and view.seat is not None
+        }
+        left = tuple(view for view in self.given_up if view.instance not in kept)
+        return replace(self, given_up=left, away={**self.away, **kept})
+
+
+@dataclass(slots=True)
+class _Admission:
+    """A membership while it is decided."""
 
     live: dict[str, Registration]
     away: dict[str, Registration] = field(default_factory=dict)
@@ -100,15 +144,12 @@ class Membership:
     ends: list[End] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
     given_up: list[SeatView] = field(default_factory=list)
-    strategy: str = ""
-    is_client_side: bool = False
-    protocol_type: str = CONSUMER
-    region: RegionMembership | None = None
+    agreed: Agreement = NOTHING_AGREED
     timers: list[float] = field(default_factory=list)
 
     @property
     def everybody(self) -> dict[str, Registration]:
-        """The members with a part in the assignment: live and away."""
+        """See `Membership`."""
         return {**self.live, **self.away}
 
     def mark(self, mark: Mark) -> None:
@@ -116,13 +157,26 @@ class Membership:
         self.marks.append(mark)
         self.timers.append(mark.lease_ms / 1000)
 
+    def decided(self) -> Membership:
+        """What it has come to."""
+        return Membership(
+            self.live,
+            self.away,
+            self.forming,
+            tuple(self.ends),
+            tuple(self.marks),
+            tuple(self.given_up),
+            self.agreed,
+            tuple(self.timers),
+        )
+
 
 def membership(snapshot: Snapshot, assignors: Mapping[str, Assignor], rules: GroupRules) -> Membership:
     """The membership of this turn.
 
     :raises RebalanceFailed: when the group's members share no strategy that is installed here.
     """
-    found = Membership(
+    found = _Admission(
         {
             name: member.registration
             for name, member in snapshot.members.registered.items()
@@ -135,15 +189,8 @@ def membership(snapshot: Snapshot, assignors: Mapping[str, Assignor], rules: Gro
     _seats(snapshot, found)
     _refuse(snapshot, found, assignors, rules)
     _delay_first_generation(snapshot, found, rules)
-    return found
-
-
-def keep_seats(snapshot: Snapshot, found: Membership) -> None:
-    """Keep the seats of members of the target for now: they are given up with the generation without them."""
-    for view in [view for view in found.given_up if view.instance in snapshot.state.target]:
-        if view.seat is not None:
-            found.given_up.remove(view)
-            found.away[view.instance] = view.seat.registration
+    _hold_replaced(snapshot, found)
+    return found.decided()
 
 
 def unusable(snapshot: Snapshot, found: Membership) -> dict[str, str]:
@@ -160,7 +207,7 @@ def unusable(snapshot: Snapshot, found: Membership) -> dict[str, str]:
 # ---- evictions
 
 
-def _keep_marks(snapshot: Snapshot, found: Membership) -> None:
+def _keep_marks(snapshot: Snapshot, found: _Admission) -> None:
     """Keep the eviction marks whose lease still runs."""
     for mark in snapshot.state.marks:
         registration = found.live.get(mark.consumer)
@@ -172,7 +219,7 @@ def _keep_marks(snapshot: Snapshot, found: Membership) -> None:
             found.timers.append(left_s)
 
 
-def _evict(snapshot: Snapshot, found: Membership) -> None:
+def _evict(snapshot: Snapshot, found: _Admission) -> None:
     """End members that carry out no command, or give no sign of life; their partitions wait for their lease.
 
     One whose channel has a later epoch, after both znodes of the epoch were lost, takes all commands for old ones.
@@ -205,7 +252,7 @@ def _before(snapshot: Snapshot, seconds: float) -> int:
 
 def _end_live(
     snapshot: Snapshot,
-    found: Membership,
+    found: _Admission,
     name: str,
     reason: str,
     error: str = UNKNOWN_MEMBER_ID,
@@ -238,7 +285,7 @@ def _runs_unowned(snapshot: Snapshot, view: ChannelView) -> bool:
     return is_exclusive(snapshot) and bool(view.ask)
 
 
-def _end_departed(snapshot: Snapshot, found: Membership) -> None:
+def _end_departed(snapshot: Snapshot, found: _Admission) -> None:
     """End in ZooKeeper what has ended already: no `ids` znode of that incarnation, or ended half-way.
 
     A static member whose session has expired loses its seat: its session timeout is over by then.
@@ -267,7 +314,7 @@ def _end_departed(snapshot: Snapshot, found: Membership) -> None:
 # ---- static members (KIP-345)
 
 
-def _seats(snapshot: Snapshot, found: Membership) -> None:
+def _seats(snapshot: Snapshot, found: _Admission) -> None:
     """Keep the seats of members that have left recently; give up those that timed out, or were removed.
 
     A member with an `ids` znode that is not live is registering, or unreadable: its seat is left for a later turn. A
@@ -296,11 +343,11 @@ def _seats(snapshot: Snapshot, found: Membership) -> None:
 # ---- admission
 
 
-def _refuse(snapshot: Snapshot, found: Membership, assignors: Mapping[str, Assignor], rules: GroupRules) -> None:
+def _refuse(snapshot: Snapshot, found: _Admission, assignors: Mapping[str, Assignor], rules: GroupRules) -> None:
     """Refuse members of another region, without a common strategy, or over the maximum size."""
-    found.region = _region_of(snapshot, found)
+    region = _region_of(snapshot, found)
     for name, registration in sorted(found.everybody.items()):
-        if reason := _inconsistent(found.region, registration):
+        if reason := _inconsistent(region, registration):
             _refuse_member(snapshot, found, name, f"refused: {reason}", INCONSISTENT_REGION)
     for name, registration in sorted(found.live.items()):
         longest_ms = snapshot.coordinator.longest_lease_ms
@@ -319,9 +366,8 @@ def _refuse(snapshot: Snapshot, found: Membership, assignors: Mapping[str, Assig
     ]
     before = snapshot.state
     choice = choose(candidates, before.strategy, assignors, rules.max_size, before.client is not None)
-    found.strategy = before.strategy
-    if choice.offer is not None:
-        found.strategy, found.is_client_side, found.protocol_type = choice.offer
+    offer = choice.offer or Offer(before.strategy)
+    found.agreed = Agreement(offer.name, offer.is_client_side, offer.protocol_type, region)
     for name in sorted(choice.too_many):
         reason = f"refused: the group has {rules.max_size} members, as many as it may have (group_max_size)"
         _refuse_member(snapshot, found, name, reason, GROUP_MAX_SIZE_REACHED)
@@ -329,7 +375,7 @@ def _refuse(snapshot: Snapshot, found: Membership, assignors: Mapping[str, Assig
         _refuse_member(snapshot, found, name, f"refused: {reason}", INCONSISTENT_GROUP_PROTOCOL)
 
 
-def _region_of(snapshot: Snapshot, found: Membership) -> RegionMembership | None:
+def _region_of(snapshot: Snapshot, found: _Admission) -> RegionMembership | None:
     """The group's region; without one, that of its first member."""
     view, bound = snapshot.region, snapshot.state.region
     record = view.record if view is not None else None
@@ -376,7 +422,7 @@ def _rank(snapshot: Snapshot, name: str, registration: Registration) -> int:
     return RETURNING if name in snapshot.members.seats and registration.instance_id == name else NEWCOMER
 
 
-def _refuse_member(snapshot: Snapshot, found: Membership, name: str, reason: str, error: str) -> None:
+def _refuse_member(snapshot: Snapshot, found: _Admission, name: str, reason: str, error: str) -> None:
     if name in found.live:
         _end_live(snapshot, found, name, reason, error)
         return
@@ -385,7 +431,7 @@ def _refuse_member(snapshot: Snapshot, found: Membership, name: str, reason: str
         found.given_up.append(snapshot.members.seats[name])
 
 
-def _delay_first_generation(snapshot: Snapshot, found: Membership, rules: GroupRules) -> None:
+def _delay_first_generation(snapshot: Snapshot, found: _Admission, rules: GroupRules) -> None:
     """Delay the first generation of an empty group until more members have joined (KIP-134), or all slots of pools."""
     if snapshot.state.target or any(snapshot.members.channels[name].running for name in found.live):
         return
@@ -427,6 +473,32 @@ def lease_ms(snapshot: Snapshot, consumer: str) -> int:
 
 ESTABLISHED, RETURNING, NEWCOMER = range(3)
 """Ranks of members: those with a target; static ones that come back to theirs; all others."""
+
+
+UNKNOWN = "unknown"
+
+
+def _hold_replaced(snapshot: Snapshot, found: _Admission) -> None:
+    """Wait for members that were sent a start and whose name another process has taken: they may not know it yet.
+
+    Where `state` was lost, one hold covers all members.
+    """
+    if not is_exclusive(snapshot):
+        return
+    known = {(mark.consumer, mark.incarnation) for mark in found.marks}
+    runs = any(view.ask for view in snapshot.members.channels.values())
+    if snapshot.state.client is None and runs and all(consumer != UNKNOWN for consumer, _ in known):
+        life, lease = f"epoch-{snapshot.coordinator.epoch}", snapshot.coordinator.longest_lease_ms
+        found.mark(Mark(UNKNOWN, life, NONE, lease, "the state was lost"))
+    for name, before in sorted(snapshot.state.target.items()):
+        if before.is_sent and _is_taken_over(snapshot, name, before) and (name, before.incarnation) not in known:
+            why = "another process has taken its name"
+            found.mark(Mark(name, before.incarnation, NONE, lease_ms(snapshot, name), why))
+
+
+def _is_taken_over(snapshot: Snapshot, name: str, before: Target) -> bool:
+    channel = snapshot.members.channel_of(name)
+    return channel is None or channel.incarnation != before.incarnation
 
 
 # ---- the strategy: Kafka's rule, the one with the most votes of those that every member supports. Client-side

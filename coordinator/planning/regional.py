@@ -1,22 +1,23 @@
-"""A group of a consistent region in one turn: waits for a checkpoint, stops and starts of a reset.
+"""A group of a consistent region in one turn: resets, and generations that wait for a checkpoint. Pure.
 
 Seed 002: a member with new partitions, and a new process, begins from the last complete cut, and so do all other
-members of the region. A model of it (`tests/model/region.py`) tests each rule by its absence. Pure.
+members of the region. A model of it (`tests/model/region.py`) tests each rule by its absence.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from ..zk.errors import RebalanceFailed
-from ..zk.znodes.cuts import NO_CUT
+from ..zk.znodes.group_state import GroupState
 from ..zk.znodes.json_fields import MAX_CONTINUED, MAX_COUNT
-from ..zk.znodes.partitions import NONE, PartitionSet, topics_of
-from ..zk.znodes.records import DRAIN, START_FETCHER, Command
-from ..zk.znodes.regions import CONSUMERS, FAILED, RESETTING, RUNNING, Order, Progress, Region
+from ..zk.znodes.regions import FAILED, RESETTING, RUNNING, GroupRegion, Region, RegionMembership
 from .membership import Membership
-from .reconciliation import Moves, Round, addressed, sort_wanted, step_of, stop, taken_partitions
-from .snapshot import ChannelView, RegionView, SentCommand, Snapshot
+from .policy import AssignmentPolicy, Decision
+from .reconciliation import MemberProtocol, Moves, Round
+from .snapshot import RegionView, SentCommand, Snapshot
+from .stateful import StatefulProtocol, drain_of, progress_of
 from .target import Wanted
 
 SET_LOWER = "set a lower number in its znode by hand"
@@ -52,35 +53,168 @@ class RegionStep:
         return self.before is None or self.after.reset != self.before.reset
 
 
-def region_step(snapshot: Snapshot, membership: Membership, assignment: Wanted, is_new: bool) -> RegionStep | None:
-    """Whether this turn resets the group's region, or holds a generation back; None for a group without a region.
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """A decision that the group's region lets through, with its members.
 
-    :param is_new: whether members, topics or an answer require a new generation.
-    :raises RebalanceFailed: when the region cannot be read.
+    :ivar step: the change of the region.
     """
-    member_of, view = membership.region, snapshot.region
-    if member_of is None or view is None:
+
+    decision: Decision
+    members: Membership
+    step: RegionStep | None = None
+
+
+class RegionGuard(Protocol):
+    """What a group's consistent region has to say about a turn."""
+
+    def guard(self, decision: Decision, members: Membership, policy: AssignmentPolicy) -> Guarded:
+        """Let a decision proceed, hold its generation back, or reset the region.
+
+        :raises RebalanceFailed: when the region cannot be read, or has no room.
+        """
+
+    def protocol(self, step: RegionStep | None) -> MemberProtocol | None:
+        """The members' protocol, None for that of a group without a region."""
+
+    def overlay(self, now: Round, found: Moves, step: RegionStep | None) -> Moves:
+        """The steps with those of the region's checkpoint."""
+
+    def binding(self, now: Round, step: RegionStep | None) -> GroupRegion | None:
+        """The group's region, as `state` has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoRegion:
+    """A group that is in no region, or was: it stays bound to it, also without members."""
+
+    bound: GroupRegion | None
+
+    def guard(self, decision: Decision, members: Membership, policy: AssignmentPolicy) -> Guarded:
+        """See `RegionGuard`."""
+        return Guarded(decision, members)
+
+    def protocol(self, step: RegionStep | None) -> MemberProtocol | None:
+        """See `RegionGuard`."""
         return None
+
+    def overlay(self, now: Round, found: Moves, step: RegionStep | None) -> Moves:
+        """See `RegionGuard`."""
+        return found
+
+    def binding(self, now: Round, step: RegionStep | None) -> GroupRegion | None:
+        """See `RegionGuard`."""
+        return self.bound
+
+
+@dataclass(frozen=True, slots=True)
+class SealingRegion:
+    """A region of slots: sealed segments stay, so that a new generation voids the open checkpoint only."""
+
+    snapshot: Snapshot
+    view: RegionView
+    member_of: RegionMembership
+
+    def guard(self, decision: Decision, members: Membership, policy: AssignmentPolicy) -> Guarded:
+        """See `RegionGuard`."""
+        step = bound_step(self.snapshot, self.view, self.member_of, RUNNING)
+        if decision.is_new or _has_bounced(self.snapshot.state, decision.assignment):
+            step = replace(step, after=replace(step.after, open=0), aborted=step.after.open, is_touched=True)
+        return Guarded(decision, members, step)
+
+    def protocol(self, step: RegionStep | None) -> MemberProtocol | None:
+        """See `RegionGuard`."""
+        return None
+
+    def overlay(self, now: Round, found: Moves, step: RegionStep | None) -> Moves:
+        """With the drains for the checkpoint that is open.
+
+        A new generation or incarnation ends the checkpoint before its first command is sent: a contributor seals
+        nothing between that and the end of the checkpoint, and no other member has its partitions.
+        """
+        if step is None:
+            return found
+        desired = {name: command for name in found.steps if (command := drain_of(now, name, step.after)) is not None}
+        draining: dict[str, SentCommand] = {}
+        withdrawn = []
+        for name, sent in found.withdrawn:
+            if sent.command is not None and sent.command == desired.get(name) and name not in draining:
+                draining[name] = sent
+            else:
+                withdrawn.append((name, sent))
+        drains = tuple((name, command) for name, command in desired.items() if name not in draining)
+        return replace(found, withdrawn=tuple(withdrawn), drains=drains, draining=draining)
+
+    def binding(self, now: Round, step: RegionStep | None) -> GroupRegion | None:
+        """See `RegionGuard`."""
+        return GroupRegion(self.view.name, 0, _away(now))
+
+
+@dataclass(frozen=True, slots=True)
+class StatefulRegion:
+    """A region of consumers: a new generation is a reset to the last complete cut, after a checkpoint if one can be."""
+
+    snapshot: Snapshot
+    view: RegionView
+    member_of: RegionMembership
+
+    def guard(self, decision: Decision, members: Membership, policy: AssignmentPolicy) -> Guarded:
+        """See `RegionGuard`."""
+        snapshot, view = self.snapshot, self.view
+        step = bound_step(snapshot, view, self.member_of, RESETTING)
+        if decision.is_new and _may_wait(snapshot, members, step.after) and (held_for := _waits_for(view, step.after)):
+            step = replace(step, held_for=held_for)
+            decision = policy.hold(decision, members)
+        elif decision.is_new or _has_bounced(snapshot.state, decision.assignment):
+            after = after_reset(step.after, step.after.sequence, snapshot.coordinator.now_ms)
+            step = replace(step, after=after, aborted=step.after.open)
+        if not decision.is_new:
+            # No checkpoint can start while the target lists a member that is neither live nor away.
+            members = members.keeping_seats(snapshot.state.target)
+        return Guarded(decision, members, step)
+
+    def protocol(self, step: RegionStep | None) -> StatefulProtocol | None:
+        """See `RegionGuard`."""
+        if step is None:
+            return None
+        return StatefulProtocol(step.after, self.view.cut, step.after.cut_of(self.snapshot.group))
+
+    def overlay(self, now: Round, found: Moves, step: RegionStep | None) -> Moves:
+        """See `RegionGuard`."""
+        if step is None or not step.held_for or now.want.target:
+            return found
+        return replace(found, blocked_by=f"waits for checkpoint {step.held_for} of consistent region {step.name}")
+
+    def binding(self, now: Round, step: RegionStep | None) -> GroupRegion | None:
+        """See `RegionGuard`."""
+        protocol = self.protocol(step)
+        is_ready = step is not None and protocol is not None and protocol.has_settled(now) and not step.is_reset
+        return GroupRegion(self.view.name, step.after.reset if is_ready and step is not None else 0, _away(now))
+
+
+def _away(now: Round) -> tuple[str, ...]:
+    return tuple(sorted(now.want.target.keys() & now.membership.away.keys()))
+
+
+def bound_step(snapshot: Snapshot, view: RegionView, member_of: RegionMembership, first_state: str) -> RegionStep:
+    """The region with the group bound to it.
+
+    :param first_state: of a region that does not exist yet.
+    :raises RebalanceFailed: when the region cannot be read, or has no room.
+    """
     before = view.record
     if view.is_unreadable:
         raise RebalanceFailed(f"consistent region {view.name} cannot be read: see its znode")
     if view.refusal:
         raise RebalanceFailed(view.refusal)
-    first_state = RESETTING if member_of.kind == CONSUMERS else RUNNING
     # Of a region whose znode was lost: a new one must not reuse the reset of any member.
-    highest = min(max((_progress(one).reset for one in snapshot.members.channels.values()), default=0), MAX_CONTINUED)
+    resets = [progress_of(each).reset for each in snapshot.members.channels.values()]
+    highest = min(max(resets, default=0), MAX_CONTINUED)
     known = before or Region(member_of.kind, first_state, reset=highest + 1, since_ms=snapshot.coordinator.now_ms)
     bound = known.including(snapshot.group, is_new=snapshot.state.region is None)
     if len(bound.groups) > MAX_GROUPS:
         raise RebalanceFailed(f"consistent region {view.name} has {MAX_GROUPS} groups, as many as it may have")
-    step = RegionStep(view.name, before, bound)
-    if not (is_new or _has_bounced(snapshot, assignment)):
-        return step
-    if member_of.kind != CONSUMERS:  # sealed segments stay: only the open checkpoint is void
-        return replace(step, after=replace(bound, open=0), aborted=known.open, is_touched=True)
-    if is_new and _may_wait(snapshot, membership, known) and (held_for := _waits_for(view, known)):
-        return replace(step, held_for=held_for)
-    return replace(step, after=after_reset(bound, bound.sequence, snapshot.coordinator.now_ms), aborted=known.open)
+    return RegionStep(view.name, before, bound)
 
 
 def after_reset(region: Region, sequence: int, now_ms: int) -> Region:
@@ -97,13 +231,13 @@ def after_reset(region: Region, sequence: int, now_ms: int) -> Region:
     )
 
 
-def _has_bounced(snapshot: Snapshot, assignment: Wanted) -> bool:
+def _has_bounced(state: GroupState, assignment: Wanted) -> bool:
     """Whether a static member has come back as another process, which belongs to no generation. It may have left again.
 
     A member that the target does not include yet, as a later incarnation of a dynamic member under client-side
     assignment, belongs to the generation that will.
     """
-    before = snapshot.state.target
+    before = state.target
     return any(
         name in before and before[name].incarnation != one.incarnation for name, one in assignment.target.items()
     )
@@ -132,118 +266,3 @@ def _waits_for(view: RegionView, region: Region) -> int:
     needed = view.held_for or region.open or region.next_sequence
     has_ended = region.sequence >= needed or (region.next_sequence > needed and region.open != needed)
     return 0 if has_ended or view.held_s >= LONGEST_HOLD_S else needed
-
-
-def regional_moves(now: Round, region: Region) -> tuple[Moves, bool]:
-    """The step of each member that is due now; and whether all members of the target have their state back."""
-    wanted = {name: _wanted(now, name, region) for name in addressed(now)}
-    sent, withdrawn = sort_wanted(now, wanted)
-    taken = taken_partitions(now)
-    steps = {
-        name: step_of(command, sent.get(name), _blocked(now, name, command, taken)) for name, command in wanted.items()
-    }
-    drains = {name: command for name, command in wanted.items() if command is not None and command.option == DRAIN}
-    found = Moves(
-        steps,
-        withdrawn,
-        drains=tuple((name, command) for name, command in drains.items() if name not in sent),
-        draining={name: command for name, command in sent.items() if name in drains},
-    )
-    is_settled = (
-        now.want.target.keys() <= {*wanted, *now.membership.away}
-        and not _is_heir_away(now)
-        and all(not _to_revoke(now, name, region) and _is_ready(now, name, region) for name in wanted)
-    )
-    return found, is_settled
-
-
-def _blocked(now: Round, name: str, command: Command | None, taken: PartitionSet) -> PartitionSet | None:
-    """What of a start its member does not run yet, and is not free; None without any."""
-    return (
-        ((command.started - now.snapshot.members.channels[name].running) & taken or None)
-        if command is not None
-        else None
-    )
-
-
-def _is_heir_away(now: Round) -> bool:
-    """Whether a static member that is away is the one that is given the states of names that are gone."""
-    return min(now.want.target, default="") in now.membership.away and bool(_gone(now))
-
-
-def sealing_moves(now: Round, found: Moves, region: Region) -> Moves:
-    """`found`, of a group in a region of slots, with the drains for the checkpoint that is open.
-
-    A new generation or incarnation ends the checkpoint before its first command is sent: a contributor seals nothing
-    between that and the end of the checkpoint, and no other member has its partitions.
-    """
-    wanted = {name: command for name in found.steps if (command := _wanted_drain(now, name, region)) is not None}
-    draining: dict[str, SentCommand] = {}
-    withdrawn = []
-    for name, sent in found.withdrawn:
-        if sent.command is not None and sent.command == wanted.get(name) and name not in draining:
-            draining[name] = sent
-        else:
-            withdrawn.append((name, sent))
-    drains = tuple((name, command) for name, command in wanted.items() if name not in draining)
-    return replace(found, withdrawn=tuple(withdrawn), drains=drains, draining=draining)
-
-
-def _wanted_drain(now: Round, name: str, region: Region) -> Command | None:
-    view = now.snapshot.members.channels[name]
-    is_waited_for = region.open and _progress(view).drained != region.open
-    if not is_waited_for or view.running != now.want.target[name].partitions:
-        return None
-    return now.command(name, DRAIN, region=Order(region.reset, region.open))
-
-
-def _progress(view: ChannelView) -> Progress:
-    progress = view.channel.region if view.channel is not None else None
-    return progress or Progress()
-
-
-def _is_ready(now: Round, name: str, region: Region) -> bool:
-    view = now.snapshot.members.channels[name]
-    progress = _progress(view)
-    is_commanded = (progress.reset, progress.ready) == (region.reset, region.reset)
-    return is_commanded and view.running == now.want.target[name].partitions
-
-
-def _to_revoke(now: Round, name: str, region: Region) -> PartitionSet:
-    """All that it runs, where that is of an earlier reset, or not what it shall run."""
-    view = now.snapshot.members.channels[name]
-    topics = view.channel.topics if view.channel is not None else {}
-    want = now.want
-    other_topics = any(topics.get(part.topic) != want.topics.get(part.topic) for part in view.running)
-    is_right = _progress(view).reset == region.reset and not other_topics and region.state != FAILED
-    return NONE if is_right and view.running <= want.target[name].partitions else view.running
-
-
-def _wanted(now: Round, name: str, region: Region) -> Command | None:
-    """The one command that a member is to have now."""
-    want, target = now.want, now.want.target[name]
-    if revoked := _to_revoke(now, name, region):
-        return stop(now, name, revoked, Order(region.reset))
-    if region.state == FAILED:
-        return None
-    if not _is_ready(now, name, region):
-        topics = {topic: want.topics[topic] for topic in topics_of(target.partitions)}
-        order = _start_order(now, name, region)
-        return now.command(name, START_FETCHER, threads=target.threads, topics=topics, ask=want.ask, region=order)
-    return _wanted_drain(now, name, region)
-
-
-def _start_order(now: Round, name: str, region: Region) -> Order:
-    view = now.snapshot.region
-    cut = view.cut if view is not None else NO_CUT
-    target = now.want.target
-    mine = {cut.sources[part] for part in target[name].partitions if part in cut.sources} | ({name} & set(cut.names))
-    gone = _gone(now) if name == min(target) else ()
-    return Order(region.reset, region.cut_of(now.snapshot.group), tuple(sorted(mine)), gone)
-
-
-def _gone(now: Round) -> tuple[str, ...]:
-    """Contributions of members that the target does not have; what was copied in part has no state of a member."""
-    view = now.snapshot.region
-    names = set(view.cut.names if view is not None else ()) - now.want.target.keys()
-    return tuple(sorted(name for name in names if "~" not in name))

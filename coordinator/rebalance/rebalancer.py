@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from ..assignors import Assignor
 from ..planning.answers import outdated_topic
 from ..planning.membership import End, GroupRules
-from ..planning.plan import ASK_ZNODES_A_TURN, Plan, plan
+from ..planning.plan import Plan, plan
 from ..planning.regional import RegionStep
+from ..planning.report import ASK_ZNODES_A_TURN
 from ..planning.snapshot import SeatView, SentCommand, Snapshot
 from ..planning.target import is_live
 from ..term.term import Term

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from coordinator.assignors import Assignor
-from coordinator.planning.plan import HISTORY_KEPT, Plan, plan
+from coordinator.planning.plan import Plan, plan
+from coordinator.planning.report import HISTORY_KEPT
 from coordinator.planning.snapshot import SentCommand, Snapshot
 from coordinator.planning.target import is_live
 from coordinator.zk.znodes.group_state import EMPTY, GROUP_STATES, STABLE, GroupState, Mark
