@@ -14,7 +14,16 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from ..zk.store import MAX_COMMIT_BYTES
-from ..zk.znodes.group_state import CONSUMER, SEAT_PREFIX, Answer, Ask, AskMember, ClientSide, Target
+from ..zk.znodes.group_state import (
+    CONSUMER,
+    SEAT_PREFIX,
+    Answer,
+    Ask,
+    AskMember,
+    ClientSide,
+    GroupState,
+    Target,
+)
 from ..zk.znodes.json_fields import MAX_COUNT, shortened
 from ..zk.znodes.partitions import NONE, topics_of
 from ..zk.znodes.paths import ask_name, ask_number
@@ -22,7 +31,7 @@ from ..zk.znodes.records import ASSIGN, ASSIGNMENT_FAILED, LONGEST_REASON, START
 from .answers import outdated_topic, verdict_on
 from .membership import Membership
 from .rebalance_history import changes_between
-from .snapshot import AskView, Snapshot, SyncRequestView
+from .snapshot import AskView, MemberFacts, Snapshot, SyncRequestView
 from .target import Wanted
 
 
@@ -223,7 +232,7 @@ def _adopted(group: Group, view: AskView, ask: Ask, left_out: Mapping[str, str])
             has_state = entry is not None and bool(entry.member_state)
             target[name] = Target(registration.incarnation, threads, has_state, is_sent)
     assignment = Wanted(
-        {**unreadable(group.snapshot, group.membership), **target},
+        {**unreadable(group.snapshot.state, group.snapshot.members, group.membership), **target},
         dict(sorted(answer.topics.items())) if answer is not None else {},
         left_out,
         view.name,
@@ -315,7 +324,7 @@ def _new_ask(group: Group) -> Asking:
     before = group.before
     quiet = unchanged(group, before)
     if not group.membership.everybody:
-        target = unreadable(group.snapshot, group.membership)
+        target = unreadable(group.snapshot.state, group.snapshot.members, group.membership)
         return replace(quiet, assignment=Wanted(target, {}, {}, before.ask, is_exclusive=True)) if target else Asking()
     reason = _ask_reason(group)
     if not reason:
@@ -459,18 +468,18 @@ def _for_incarnation(group: Group, name: str, one: Target) -> Target:
     return replace(one, incarnation=registration.incarnation, is_sent=False)
 
 
-def unreadable(snapshot: Snapshot, membership: Membership) -> dict[str, Target]:
+def unreadable(state: GroupState, facts: MemberFacts, membership: Membership) -> dict[str, Target]:
     """Members of a group without owners that were sent a start and whose registration cannot be read.
 
     They stay in the target: a process that takes over a name outside of it would wait for no lease.
     """
-    client = snapshot.state.client
+    client = state.client
     if client is None or client.protocol_type == CONSUMER:
         return {}
     found = {}
-    for name, one in snapshot.state.target.items():
-        channel = snapshot.members.channel_of(name)
-        is_unread = name in snapshot.members.registered and name not in membership.everybody
+    for name, one in state.target.items():
+        channel = facts.channel_of(name)
+        is_unread = name in facts.registered and name not in membership.everybody
         is_its_life = channel is not None and channel.is_live and channel.incarnation == one.incarnation
         if one.is_sent and is_unread and is_its_life:
             found[name] = one

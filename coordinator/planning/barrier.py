@@ -12,11 +12,10 @@ from dataclasses import replace
 from ..zk.znodes.group_state import Target
 from ..zk.znodes.partitions import NONE
 from ..zk.znodes.records import START_FETCHER, STOP_FETCHER, Command
-from .reconciliation import Commands, Desired, Kept, Obstacles, Round, Step, Withdrawn
-from .snapshot import ChannelView, SentCommand
+from .reconciliation import Commands, Desired, Kept, MemberProtocol, Obstacles, Round, Step, Withdrawn
 
 
-class BarrierProtocol:
+class BarrierProtocol(MemberProtocol):
     """All members stop before any starts."""
 
     def desired(self, now: Round, name: str) -> Command | None:
@@ -25,10 +24,6 @@ class BarrierProtocol:
         if not now.want.ask or runs == now.want.ask:
             return None
         return now.command(name, STOP_FETCHER) if runs else now.command(name, START_FETCHER, ask=now.want.ask)
-
-    def accepts(self, now: Round, view: ChannelView, sent: SentCommand, desired: Command | None) -> bool:
-        """See `MemberProtocol`."""
-        return sent.command == desired
 
     def obstacles(self, now: Round, desired: Desired, kept: Kept, withdrawn: Withdrawn) -> Obstacles:
         """See `MemberProtocol`."""

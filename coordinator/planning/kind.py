@@ -40,7 +40,7 @@ def kind_of(
 ) -> GroupKind:
     """The kind of a group with these members."""
     policy: AssignmentPolicy = ServerAssigned(snapshot, assignors)
-    if members.agreed.is_client_side or unreadable(snapshot, members):
+    if members.agreed.is_client_side or unreadable(snapshot.state, snapshot.members, members):
         policy = LeaderAssigned(snapshot, assignors, trigger, rules.assignment_timeout_s)
     region, view = members.agreed.region, snapshot.region
     if region is None or view is None:

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from ..assignors import Assignor
-from ..zk.errors import RebalanceFailed
-from ..zk.values import shown
 from ..zk.znodes.group_state import (
     CLIENT,
     CONSUMER,
-    MAX_GROUP_METADATA_BYTES,
-    MAX_METADATA_BYTES,
-    ClientProtocols,
     Mark,
     Target,
 )
@@ -29,7 +22,8 @@ from ..zk.znodes.records import (
 )
 from ..zk.znodes.regions import CONSUMERS as REGION_OF_CONSUMERS
 from ..zk.znodes.regions import RegionMembership
-from .snapshot import ChannelView, SeatView, Snapshot
+from .agreement import ESTABLISHED, NEWCOMER, RETURNING, Agreement, Candidate, Offer, choose
+from .snapshot import ChannelView, MemberFacts, SeatView, Snapshot
 from .target import is_live
 
 LEASE_REMEDY = "that of the longest session (max_session_timeout_ms of the nodes: the maxSessionTimeout of ZooKeeper)"
@@ -81,23 +75,6 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
-    """What the members of a group have in common.
-
-    :ivar is_client_side: whether a member decides by the strategy, not this node.
-    :ivar region: the group's consistent region.
-    """
-
-    strategy: str = ""
-    is_client_side: bool = False
-    protocol_type: str = CONSUMER
-    region: RegionMembership | None = None
-
-
-NOTHING_AGREED = Agreement()
-
-
-@dataclass(frozen=True, slots=True)
 class Membership:
     """The membership of a group in one turn.
 
@@ -144,7 +121,7 @@ class _Admission:
     ends: list[End] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
     given_up: list[SeatView] = field(default_factory=list)
-    agreed: Agreement = NOTHING_AGREED
+    agreed: Agreement = field(default_factory=Agreement)
     timers: list[float] = field(default_factory=list)
 
     @property
@@ -193,13 +170,13 @@ def membership(snapshot: Snapshot, assignors: Mapping[str, Assignor], rules: Gro
     return found.decided()
 
 
-def unusable(snapshot: Snapshot, found: Membership) -> dict[str, str]:
+def unusable(facts: MemberFacts, found: Membership) -> dict[str, str]:
     """Members without a part, each with the reason."""
     reasons = {}
-    for name, member in snapshot.members.registered.items():
+    for name, member in facts.registered.items():
         if member.registration is None:
             reasons[name] = "its registration cannot be read"
-        elif snapshot.members.channel_of(name) is None:
+        elif facts.channel_of(name) is None:
             reasons[name] = "its channel is missing or cannot be read"
     return {**reasons, **{end.view.consumer: end.reason for end in found.ends if end.evicted}}
 
@@ -471,10 +448,6 @@ def lease_ms(snapshot: Snapshot, consumer: str) -> int:
     return snapshot.coordinator.longest_lease_ms
 
 
-ESTABLISHED, RETURNING, NEWCOMER = range(3)
-"""Ranks of members: those with a target; static ones that come back to theirs; all others."""
-
-
 UNKNOWN = "unknown"
 
 
@@ -499,138 +472,3 @@ def _hold_replaced(snapshot: Snapshot, found: _Admission) -> None:
 def _is_taken_over(snapshot: Snapshot, name: str, before: Target) -> bool:
     channel = snapshot.members.channel_of(name)
     return channel is None or channel.incarnation != before.incarnation
-
-
-# ---- the strategy: Kafka's rule, the one with the most votes of those that every member supports. Client-side
-# assignment takes part in the vote: it wins when every member offers it and most prefer it.
-
-
-class Offer(NamedTuple):
-    """A strategy that a member supports. A client-side one need not be installed on this node."""
-
-    name: str
-    is_client_side: bool = False
-    protocol_type: str = CONSUMER
-
-    def __str__(self) -> str:
-        if not self.is_client_side:
-            return shown(self.name)
-        kind = "" if self.protocol_type == CONSUMER else f"{shown(self.protocol_type)} "
-        return f"{kind}{shown(self.name)} (client-side)"
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A member in the choice.
-
-    :ivar protocols: the coordinator's strategies that it supports, in order of preference.
-    :ivar rank: one of the three above.
-    :ivar czxid: order of registration.
-    :ivar client: its client-side assignment protocols.
-    """
-
-    consumer: str
-    protocols: tuple[str, ...]
-    rank: int
-    czxid: int
-    client: ClientProtocols | None = None
-
-    @property
-    def offers(self) -> tuple[Offer, ...]:
-        """All that it supports, in order of preference."""
-        here = tuple(Offer(name) for name in self.protocols)
-        if self.client is None:
-            return here
-        there = tuple(Offer(name, True, self.client.protocol_type) for name in self.client.protocols)
-        return there + here if self.client.is_preferred else here + there
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The chosen strategy.
-
-    :ivar offer: None without a candidate.
-    :ivar refused: member -> the reason.  :ivar too_many: members over the maximum size.
-    """
-
-    offer: Offer | None
-    refused: Mapping[str, str] = field(default_factory=dict)
-    too_many: tuple[str, ...] = ()
-
-
-def choose(
-    candidates: Iterable[Candidate],
-    current: str,
-    known: Mapping[str, Assignor],
-    most: int = 2**31 - 1,
-    is_client_side: bool = False,
-) -> Choice:
-    """Choose a group's strategy by its members' votes among those that all of them support.
-
-    Members are admitted by rank, then in order of registration; one that leaves no common strategy, or exceeds the
-    limits of metadata, is refused. Every admitted one votes for the side of its first common strategy; then, on the
-    side with the most votes, for its first one there. Ties go to the current strategy, so that a rolling change
-    switches once, then to the coordinator's side, then to the first name.
-
-    :param current: the group's current strategy, empty without one; a client-side one if `is_client_side`.
-    :param known: the strategies of this node.
-    :param most: maximum number of members.
-    :raises RebalanceFailed: when this node has no strategy of any existing member: it then refuses none.
-    """
-    common: set[Offer] | None = None
-    members: list[Candidate] = []
-    refused: dict[str, str] = {}
-    too_many: list[str] = []
-    strange: Candidate | None = None
-    room = MAX_GROUP_METADATA_BYTES
-    for one in sorted(candidates, key=lambda one: (one.rank, one.czxid, one.consumer)):
-        left = {offer for offer in one.offers if offer.is_client_side or offer.name in known}
-        left &= left if common is None else common
-        size = one.client.metadata_bytes if one.client is not None else 0
-        if size > min(MAX_METADATA_BYTES, room):
-            refused[one.consumer] = _too_large(size, room)
-        elif not left:
-            strange = strange or (one if one.rank == ESTABLISHED else None)
-            shared = [Offer(name) for name in known] if common is None else common
-            refused[one.consumer] = (
-                f"it supports {_listed(one.offers)}, and the group's members with this node "
-                f"{_listed(sorted(shared))}: give it one of those as well (protocols)"
-            )
-        elif len(members) >= most:
-            too_many.append(one.consumer)
-        else:
-            common = left
-            room -= size
-            members.append(one)
-    if strange is not None and all(one.rank != ESTABLISHED for one in members):
-        raise RebalanceFailed(
-            f"member {strange.consumer} supports {_listed(strange.offers)}, and this node has "
-            f"{_listed([Offer(name) for name in sorted(known)])}: install what is missing on every node"
-        )
-    if not members or common is None:
-        return Choice(None, refused, tuple(too_many))
-    sides = Counter(_first(one, common).is_client_side for one in members)
-    side = min(sides, key=lambda side: (-sides[side], side != is_client_side, side))
-    there = {offer for offer in common if offer.is_client_side is side}
-    votes = Counter(_first(one, there) for one in members)
-    held = current if side == is_client_side else ""
-    return Choice(
-        min(votes, key=lambda offer: (-votes[offer], offer.name != held, offer.name)), refused, tuple(too_many)
-    )
-
-
-def _first(one: Candidate, common: set[Offer]) -> Offer:
-    return next(offer for offer in one.offers if offer in common)
-
-
-def _too_large(size: int, room: int) -> str:
-    if size > MAX_METADATA_BYTES:
-        return f"its metadata has {size} bytes, and a member's may have {MAX_METADATA_BYTES}"
-    return (
-        f"with its {size} bytes of metadata the group would have {MAX_GROUP_METADATA_BYTES - room + size}, over the "
-        f"{MAX_GROUP_METADATA_BYTES} that it may have"
-    )
-
-
-def _listed(offers: Sequence[Offer]) -> str:
-    return ", ".join(str(offer) for offer in offers[:10]) or "none"

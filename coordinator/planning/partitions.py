@@ -6,13 +6,11 @@ and when a partition is free to be handed on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..zk.znodes.group_state import Target
 from ..zk.znodes.partitions import NONE, PartitionSet, topics_of
 from ..zk.znodes.records import START_FETCHER, STOP_FETCHER, Command
-from .reconciliation import Commands, Desired, Kept, Obstacles, Round, Step, Withdrawn, taken_partitions
+from .reconciliation import Desired, Kept, MemberProtocol, Obstacles, Round, Step, Withdrawn, taken_partitions
 from .snapshot import ChannelView, SentCommand
 
 STRAGGLER_AFTER_S = 0.5
@@ -20,7 +18,7 @@ STRAGGLER_AFTER_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionProtocol:
+class PartitionProtocol(MemberProtocol):
     """A member's partitions change owner one by one.
 
     :ivar is_eager: whether a new generation revokes all.
@@ -72,10 +70,6 @@ class PartitionProtocol:
         if blocked and (obstacles.is_patient or blocked == missing):
             return Step(blocked=blocked)
         return Step(_start(now, name, running | (missing - blocked)), blocked=blocked or None)
-
-    def recorded(self, now: Round, starts: Commands) -> Mapping[str, Target]:
-        """See `MemberProtocol`."""
-        return now.want.target
 
 
 def has_settled(view: ChannelView, wanted: PartitionSet, generation: int, is_eager: bool) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from ..zk.znodes.group_state import Target
 from ..zk.znodes.partitions import NONE, PartitionSet, united
@@ -154,23 +154,29 @@ class Obstacles:
     timers: tuple[float, ...] = ()
 
 
-class MemberProtocol(Protocol):
-    """What each member of a group is to have next."""
+class MemberProtocol:
+    """What each member of a group is to have next: one command at most, which is sent until it is the desired one."""
 
     def desired(self, now: Round, name: str) -> Command | None:
         """The command that a member is to have: a stop before anything else, a start of its target, or a drain."""
+        raise NotImplementedError
 
     def accepts(self, now: Round, view: ChannelView, sent: SentCommand, desired: Command | None) -> bool:
         """Whether a command in a member's channel, which can be read, may stand for the desired one."""
+        return sent.command == desired
 
     def obstacles(self, now: Round, desired: Desired, kept: Kept, withdrawn: Withdrawn) -> Obstacles:
         """What keeps starts back."""
+        return Obstacles(taken_partitions(now))
 
     def start(self, now: Round, name: str, command: Command, obstacles: Obstacles) -> Step:
-        """The step of a member whose start is due."""
+        """The step of a member whose start is due: all at once."""
+        blocked = (command.started - now.members.channels[name].running) & obstacles.taken
+        return Step(blocked=blocked) if blocked else Step(command)
 
     def recorded(self, now: Round, starts: Commands) -> Mapping[str, Target]:
         """The target as `state` has it, after these starts."""
+        return now.want.target
 
 
 def reconcile(now: Round, protocol: MemberProtocol) -> Moves:

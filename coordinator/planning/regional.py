@@ -7,7 +7,6 @@ members of the region. A model of it (`tests/model/region.py`) tests each rule b
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from ..zk.errors import RebalanceFailed
 from ..zk.znodes.group_state import GroupState
@@ -65,42 +64,34 @@ class Guarded:
     step: RegionStep | None = None
 
 
-class RegionGuard(Protocol):
-    """What a group's consistent region has to say about a turn."""
+class RegionGuard:
+    """What a group's consistent region has to say about a turn: nothing, without one."""
 
     def guard(self, decision: Decision, members: Membership, policy: AssignmentPolicy) -> Guarded:
         """Let a decision proceed, hold its generation back, or reset the region.
 
         :raises RebalanceFailed: when the region cannot be read, or has no room.
         """
-
-    def protocol(self, step: RegionStep | None) -> MemberProtocol | None:
-        """The members' protocol, None for that of a group without a region."""
-
-    def overlay(self, now: Round, found: Moves, step: RegionStep | None) -> Moves:
-        """The steps with those of the region's checkpoint."""
-
-    def binding(self, now: Round, step: RegionStep | None) -> GroupRegion | None:
-        """The group's region, as `state` has it."""
-
-
-@dataclass(frozen=True, slots=True)
-class NoRegion:
-    """A group that is in no region, or was: it stays bound to it, also without members."""
-
-    bound: GroupRegion | None
-
-    def guard(self, decision: Decision, members: Membership, policy: AssignmentPolicy) -> Guarded:
-        """See `RegionGuard`."""
         return Guarded(decision, members)
 
     def protocol(self, step: RegionStep | None) -> MemberProtocol | None:
-        """See `RegionGuard`."""
+        """The members' protocol, None for that of a group without a region."""
         return None
 
     def overlay(self, now: Round, found: Moves, step: RegionStep | None) -> Moves:
-        """See `RegionGuard`."""
+        """The steps with those of the region's checkpoint."""
         return found
+
+    def binding(self, now: Round, step: RegionStep | None) -> GroupRegion | None:
+        """The group's region, as `state` has it: a group stays bound to one, also without members."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class NoRegion(RegionGuard):
+    """A group without a region, or whose region is not read: it stays bound to it."""
+
+    bound: GroupRegion | None
 
     def binding(self, now: Round, step: RegionStep | None) -> GroupRegion | None:
         """See `RegionGuard`."""
@@ -108,7 +99,7 @@ class NoRegion:
 
 
 @dataclass(frozen=True, slots=True)
-class SealingRegion:
+class SealingRegion(RegionGuard):
     """A region of slots: sealed segments stay, so that a new generation voids the open checkpoint only."""
 
     snapshot: Snapshot
@@ -121,10 +112,6 @@ class SealingRegion:
         if decision.is_new or _has_bounced(self.snapshot.state, decision.assignment):
             step = replace(step, after=replace(step.after, open=0), aborted=step.after.open, is_touched=True)
         return Guarded(decision, members, step)
-
-    def protocol(self, step: RegionStep | None) -> MemberProtocol | None:
-        """See `RegionGuard`."""
-        return None
 
     def overlay(self, now: Round, found: Moves, step: RegionStep | None) -> Moves:
         """With the drains for the checkpoint that is open.
@@ -151,7 +138,7 @@ class SealingRegion:
 
 
 @dataclass(frozen=True, slots=True)
-class StatefulRegion:
+class StatefulRegion(RegionGuard):
     """A region of consumers: a new generation is a reset to the last complete cut, after a checkpoint if one can be."""
 
     snapshot: Snapshot

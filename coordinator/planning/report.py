@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from ..zk.values import first_names
-from ..zk.znodes.group_state import COMPLETING, EMPTY, FAILED, PREPARING, STABLE, GroupState, Rebalance, Target, bounded
+from ..zk.znodes.group_state import (
+    COMPLETING,
+    EMPTY,
+    FAILED,
+    PREPARING,
+    STABLE,
+    Ask,
+    Evicted,
+    GroupState,
+    Rebalance,
+    Target,
+    bounded,
+)
+from ..zk.znodes.json_fields import shortened
 from ..zk.znodes.regions import GroupRegion
 from .asking import Asking
-from .membership import Membership, unusable
+from .membership import End, Membership, unusable
 from .partitions import STRAGGLER_AFTER_S
-from .rebalance_history import history_of, replaced_of
+from .rebalance_history import changes_of
 from .reconciliation import Moves
 from .regional import Guarded
 from .snapshot import Snapshot
@@ -23,6 +37,10 @@ ASK_ZNODES_A_TURN = 2_000
 """Znodes of assignment requests that one turn removes, so that other groups need not wait for it."""
 
 HISTORY_KEPT = 20
+LONGEST_TRIGGER = 1000
+"""Bytes of a trigger: many members may have left, or joined, in one turn."""
+LONGEST_WHY = 300
+MOST_EVICTED = 20
 
 
 def state_of(
@@ -43,33 +61,10 @@ def state_of(
         topics=assignment.topics,
         marks=members.marks,
         reason=_reason(members, moves, asks),
-        left_out=bounded({**unusable(snapshot, members), **assignment.left_out}, BEYOND),
+        left_out=bounded({**unusable(snapshot.members, members), **assignment.left_out}, BEYOND),
         client=asks.client,
         region=region,
     )
-
-
-def history_of_turn(
-    snapshot: Snapshot, guarded: Guarded, moves: Moves, state: GroupState, trigger: str
-) -> tuple[Rebalance | None, Rebalance | None, tuple[int, ...]]:
-    """The record of the generation, that of the unfinished one which it replaces, and generations to forget."""
-    members, is_new = guarded.members, guarded.decision.is_new
-    reason, gone = guarded.decision.asking.reason or trigger, _gone(snapshot, members)
-    record = history_of(snapshot, state, is_new, moves.are_stopping, reason, gone, members.ends)
-    if not is_new:
-        return record, None, ()
-    others = tuple(number for number in snapshot.history.generations if number != state.generation)
-    return record, replaced_of(snapshot, state.generation), others[: -(HISTORY_KEPT - 1)]
-
-
-def _gone(snapshot: Snapshot, members: Membership) -> list[str]:
-    """Members of the target before this turn whose incarnation there is over."""
-    return [
-        name
-        for name, target in snapshot.state.target.items()
-        if name not in members.away
-        and (name not in members.live or members.live[name].incarnation != target.incarnation)
-    ]
 
 
 def _state_name(members: Membership, moves: Moves, asks: Asking) -> str:
@@ -116,3 +111,146 @@ def again_s(snapshot: Snapshot, guarded: Guarded, moves: Moves) -> float | None:
     if sum(len(view.children) + 1 for view in asks.unneeded) > ASK_ZNODES_A_TURN:
         timers.append(0.0)
     return min(timers, default=None)
+
+
+# ---- the record in the history, one a generation
+
+
+def history_of_turn(
+    snapshot: Snapshot, guarded: Guarded, moves: Moves, state: GroupState, trigger: str
+) -> tuple[Rebalance | None, Rebalance | None, tuple[int, ...]]:
+    """The record of the generation, that of the unfinished one which it replaces, and generations to forget."""
+    members, is_new = guarded.members, guarded.decision.is_new
+    reason, gone = guarded.decision.asking.reason or trigger, _gone(snapshot, members)
+    record = history_of(snapshot, state, is_new, moves.are_stopping, reason, gone, members.ends)
+    if not is_new:
+        return record, None, ()
+    others = tuple(number for number in snapshot.history.generations if number != state.generation)
+    return record, replaced_of(snapshot, state.generation), others[: -(HISTORY_KEPT - 1)]
+
+
+def _gone(snapshot: Snapshot, members: Membership) -> list[str]:
+    """Members of the target before this turn whose incarnation there is over."""
+    return [
+        name
+        for name, target in snapshot.state.target.items()
+        if name not in members.away
+        and (name not in members.live or members.live[name].incarnation != target.incarnation)
+    ]
+
+
+def history_of(
+    snapshot: Snapshot,
+    state: GroupState,
+    is_new: bool,
+    stopping: bool,
+    trigger: str,
+    gone: Iterable[str] = (),
+    ends: Sequence[End] = (),
+) -> Rebalance | None:
+    """The record of the generation of `state`: new, or with the times known now; None to leave it.
+
+    :param gone: members of the target before this turn whose incarnation in it is over.
+    :param ends: of this turn.
+    """
+    before = snapshot.state
+    finished_ms = snapshot.coordinator.now_ms if state.state in (STABLE, EMPTY) else None
+    standing_since_ms, silent_since_ms = _standing_since(snapshot, gone, stopping)
+    if is_new:
+        ask = adopted_ask(snapshot, state)
+        joined, left = sorted(_lives(state) - _lives(before)), sorted(_lives(before) - _lives(state))
+        return Rebalance(
+            generation=state.generation,
+            epoch=snapshot.coordinator.epoch,
+            trigger=shortened(trigger or changes_of(joined, left) or "topics or owners changed", LONGEST_TRIGGER),
+            started_ms=snapshot.coordinator.now_ms,
+            joined=tuple(joined),
+            left=tuple(left),
+            moved=_moved(before, state),
+            stopped_ms=None if stopping else snapshot.coordinator.now_ms,
+            finished_ms=finished_ms,
+            standing_since_ms=standing_since_ms,
+            silent_since_ms=silent_since_ms,
+            assignment_ms=max(0, snapshot.coordinator.now_ms - ask.since_ms) if ask is not None else None,
+            attempts=ask.attempt if ask is not None else None,
+            evicted=_evicted(state, left, ends),
+        )
+    record = snapshot.history.last
+    if record is None or record.generation != state.generation:
+        return None
+    if record.finished_ms is not None:
+        return _with_return(snapshot, state, record)
+    stopped_ms = record.stopped_ms or (None if stopping else snapshot.coordinator.now_ms)
+    updated = replace(record, stopped_ms=stopped_ms, finished_ms=finished_ms, standing_since_ms=standing_since_ms)
+    if updated == record:
+        return None  # another member's last sign is written with the next of these
+    since_ms = min((ms for ms in (standing_since_ms, silent_since_ms) if ms is not None), default=None)
+    stood_ms = (
+        max(0, snapshot.coordinator.now_ms - since_ms) if since_ms is not None and state.state == STABLE else None
+    )
+    return replace(updated, silent_since_ms=silent_since_ms, standstill_ms=stood_ms)
+
+
+def _standing_since(snapshot: Snapshot, gone: Iterable[str], are_stopping: bool) -> tuple[int | None, int | None]:
+    """`standing_since_ms` and `silent_since_ms` of the rebalance that a turn begins or continues.
+
+    A rebalance that replaces an unfinished one continues its standstill: the partitions still wait.
+    """
+    record, now_ms = snapshot.history.last, snapshot.coordinator.now_ms
+    standing_ms, silent_ms = (
+        (record.standing_since_ms, record.silent_since_ms)
+        if record is not None and record.finished_ms is None
+        else (None, None)
+    )
+    silences = [snapshot.history.silences[name] for name in gone if name in snapshot.history.silences] + [
+        *snapshot.history.returned.values()
+    ]
+    since = [max(0, now_ms - silence) for silence in silences] + ([silent_ms] if silent_ms is not None else [])
+    return standing_ms if standing_ms is not None or not are_stopping else now_ms, min(since, default=None)
+
+
+def _with_return(snapshot: Snapshot, state: GroupState, record: Rebalance) -> Rebalance | None:
+    """A static member that comes back begins no generation: a longer standstill becomes that of the last one."""
+    longest_ms = max(snapshot.history.returned.values(), default=0)
+    if state.state != STABLE or longest_ms <= (record.standstill_ms or 0):
+        return None
+    return replace(record, silent_since_ms=max(0, snapshot.coordinator.now_ms - longest_ms), standstill_ms=longest_ms)
+
+
+def adopted_ask(snapshot: Snapshot, state: GroupState) -> Ask | None:
+    """The ask whose answer becomes the target with `state`; None without one."""
+    before = snapshot.state.client.ask if snapshot.state.client is not None else ""
+    name = state.client.ask if state.client is not None else ""
+    return next((view.ask for view in snapshot.requests.asks if name not in ("", before) and view.name == name), None)
+
+
+def replaced_of(snapshot: Snapshot, generation: int) -> Rebalance | None:
+    """The record of the unfinished rebalance that the new `generation` replaces."""
+    record = snapshot.history.last
+    if record is None or record.finished_ms is not None or record.generation >= generation:
+        return None
+    return replace(record, replaced_by=generation)
+
+
+def _evicted(state: GroupState, left: Sequence[str], ends: Sequence[End]) -> tuple[Evicted, ...]:
+    """Why members that left were evicted: in this turn, or since the last generation, by their marks."""
+    found: dict[str, tuple[str, int | None]] = {}
+    for mark in state.marks:
+        if mark.since_ms is not None:  # others may be of members that have left
+            found[f"{mark.consumer}/{mark.incarnation[:8]}"] = mark.reason, mark.since_ms
+    for end in ends:
+        if end.evicted and end.view.channel is not None:
+            found[f"{end.view.consumer}/{end.view.channel.incarnation[:8]}"] = end.reason, end.since_ms
+    known = [(member, *found[member]) for member in left if member in found]
+    return tuple(Evicted(member, shortened(why, LONGEST_WHY), since) for member, why, since in known[:MOST_EVICTED])
+
+
+def _lives(state: GroupState) -> set[str]:
+    return {f"{name}/{target.incarnation[:8]}" for name, target in state.target.items()}
+
+
+def _moved(before: GroupState, after: GroupState) -> int:
+    """Partitions that move to another incarnation."""
+    old = {part: (name, target.incarnation) for name, target in before.target.items() for part in target.partitions}
+    new = {part: (name, target.incarnation) for name, target in after.target.items() for part in target.partitions}
+    return sum(1 for part, holder in new.items() if part in old and old[part] != holder)

@@ -6,20 +6,18 @@ members of the region. A model of it (`tests/model/region.py`) tests each rule b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..zk.znodes.cuts import GroupCut
-from ..zk.znodes.group_state import Target
 from ..zk.znodes.partitions import NONE, PartitionSet, topics_of
 from ..zk.znodes.records import DRAIN, START_FETCHER, Command
 from ..zk.znodes.regions import FAILED, Order, Progress, Region
-from .reconciliation import Commands, Desired, Kept, Obstacles, Round, Step, Withdrawn, addressed, taken_partitions
-from .snapshot import ChannelView, SentCommand
+from .reconciliation import MemberProtocol, Round, addressed
+from .snapshot import ChannelView
 
 
 @dataclass(frozen=True, slots=True)
-class StatefulProtocol:
+class StatefulProtocol(MemberProtocol):
     """A member has the partitions and states of its region's cut.
 
     :ivar region: as the turn leaves it.
@@ -42,23 +40,6 @@ class StatefulProtocol:
             order = self._start_order(now, name)
             return now.command(name, START_FETCHER, threads=target.threads, topics=topics, ask=want.ask, region=order)
         return drain_of(now, name, self.region)
-
-    def accepts(self, now: Round, view: ChannelView, sent: SentCommand, desired: Command | None) -> bool:
-        """See `MemberProtocol`."""
-        return sent.command == desired
-
-    def obstacles(self, now: Round, desired: Desired, kept: Kept, withdrawn: Withdrawn) -> Obstacles:
-        """See `MemberProtocol`."""
-        return Obstacles(taken_partitions(now))
-
-    def start(self, now: Round, name: str, command: Command, obstacles: Obstacles) -> Step:
-        """All at once: its states belong to them."""
-        blocked = (command.started - now.members.channels[name].running) & obstacles.taken
-        return Step(blocked=blocked) if blocked else Step(command)
-
-    def recorded(self, now: Round, starts: Commands) -> Mapping[str, Target]:
-        """See `MemberProtocol`."""
-        return now.want.target
 
     def has_settled(self, now: Round) -> bool:
         """Whether all members of the target have their state back."""

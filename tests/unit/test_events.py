@@ -24,7 +24,8 @@ from coordinator.admin.channel_watch import (
     removed,
     sent,
 )
-from coordinator.planning.rebalance_history import history_of, in_order
+from coordinator.planning.rebalance_history import in_order
+from coordinator.planning.report import history_of
 from coordinator.zk.znodes.group_state import ClientProtocols, Rebalance
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import (

@@ -8,7 +8,8 @@ import pytest
 
 from coordinator.assignors import Assignor, RangeAssignor
 from coordinator.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
-from coordinator.planning.membership import ESTABLISHED, NEWCOMER, Candidate, GroupRules, choose
+from coordinator.planning.agreement import ESTABLISHED, NEWCOMER, Candidate, choose
+from coordinator.planning.membership import GroupRules
 from coordinator.planning.plan import plan
 from coordinator.planning.snapshot import Snapshot
 from coordinator.rebalance.group_reader import GroupReader

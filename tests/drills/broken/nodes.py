@@ -10,7 +10,9 @@ from typing import Any
 import coordinator.assignors
 import coordinator.planning.asking
 import coordinator.planning.plan
+import coordinator.planning.policy
 import coordinator.planning.reconciliation
+import coordinator.planning.report
 import coordinator.regions.plan
 from coordinator.listeners.listeners import Listeners
 from coordinator.listeners.topics import TopicListener
@@ -47,7 +49,7 @@ def stable_before_it_is() -> None:
     def named_too_early(original: Any) -> Any:
         return lambda who, due, asked: STABLE if who.everybody else EMPTY
 
-    _apply(replaced(coordinator.planning.plan, "_state_name", named_too_early))
+    _apply(replaced(coordinator.planning.report, "_state_name", named_too_early))
 
 
 def last_commit_is_sent_again() -> None:
@@ -79,28 +81,26 @@ def commands_of_the_dead_stay() -> None:
     """Departed members get stop commands, which are not withdrawn."""
 
     def telling(original: Any) -> Any:
-        def moves(now: Any) -> Any:
-            found = original(now)
+        def reconcile(*given: Any) -> Any:
+            found, now = original(*given), given[0]
             stops = {
-                end.view.consumer: Step(
-                    Command(STOP_FETCHER, now.snapshot.coordinator.epoch, now.generation, end.view.channel.incarnation)
-                )
+                end.view.consumer: Step(Command(STOP_FETCHER, now.epoch, now.generation, end.view.channel.incarnation))
                 for end in now.membership.ends
             }
             return replace(found, steps={**found.steps, **stops})
 
-        return moves
+        return reconcile
 
     def leaving(original: Any) -> Any:
-        def sort_commands(now: Any, is_right: Any) -> Any:
-            kept, withdrawn = original(now, is_right)
-            return kept, tuple((name, sent) for name, sent in withdrawn if name in now.membership.live)
+        def sorted_commands(*given: Any) -> Any:
+            kept, withdrawn = original(*given)
+            return kept, tuple((name, sent) for name, sent in withdrawn if name in given[0].membership.live)
 
-        return sort_commands
+        return sorted_commands
 
     _apply(
-        replaced(coordinator.planning.plan, "moves", telling),
-        replaced(coordinator.planning.reconciliation, "sort_commands", leaving),
+        replaced(coordinator.planning.plan, "reconcile", telling),
+        replaced(coordinator.planning.reconciliation, "_sorted_commands", leaving),
     )
 
 
@@ -123,14 +123,14 @@ def starts_are_late() -> None:
         return time.monotonic() - since.setdefault(due, time.monotonic()) < STARTS_LATE_S
 
     def late(original: Any) -> Any:
-        def moves(now: Any) -> Any:
-            found = original(now)
+        def reconcile(*given: Any) -> Any:
+            found = original(*given)
             early = {name: Step(blocked=command.started) for name, command in found.starts if is_early(name, command)}
             return replace(found, steps={**found.steps, **early})
 
-        return moves
+        return reconcile
 
-    _apply(replaced(coordinator.planning.plan, "moves", late))
+    _apply(replaced(coordinator.planning.plan, "reconcile", late))
 
 
 def rebalances_without_cause() -> None:
@@ -138,14 +138,14 @@ def rebalances_without_cause() -> None:
     last = [0.0]
 
     def restless(original: Any) -> Any:
-        def needs_new_generation(snapshot: Any, *rest: Any) -> bool:
+        def has_lost_owners(snapshot: Any, *rest: Any) -> bool:
             now = time.monotonic()
             is_idle = snapshot.state.state == STABLE and now - last[0] >= REBALANCED_EVERY_S
             if is_idle:
                 last[0] = now
             return is_idle or original(snapshot, *rest)
 
-        return needs_new_generation
+        return has_lost_owners
 
     def soon_again(original: Any) -> Any:
         def take_turn(self: Rebalancer, trigger: str, changed_s: float = 0.0) -> Any:
@@ -155,7 +155,7 @@ def rebalances_without_cause() -> None:
         return take_turn
 
     _apply(
-        replaced(coordinator.planning.plan, "_needs_new_generation", restless),
+        replaced(coordinator.planning.policy, "has_lost_owners", restless),
         replaced(Rebalancer, "take_turn", soon_again),
     )
 
@@ -237,7 +237,7 @@ def hung_leader_is_waited_for() -> None:
     def patient(original: Any) -> Any:
         return lambda snapshot, who, trigger, timeout_s: original(snapshot, who, trigger, 3600.0)
 
-    _apply(replaced(coordinator.planning.plan, "asking", patient))
+    _apply(replaced(coordinator.planning.policy, "group_of", patient))
 
 
 def dead_leader_is_waited_for() -> None:
