@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from ..assignors import Assignor
 from ..planning.answers import outdated_topic
+from ..planning.invariants import broken_invariants
 from ..planning.membership import End, GroupRules
 from ..planning.plan import Plan, plan
 from ..planning.regional import RegionStep
@@ -133,6 +134,7 @@ class Rebalancer:
                     draining=decided.draining,
                     is_idle=True,
                 )
+            self._check(snapshot, decided)
             if decided.region is not None and decided.region.before is None:
                 ensure(self._store, RegionPaths(decided.region.name).skeleton)
             if self._forgets_initial(snapshot):
@@ -158,6 +160,15 @@ class Rebalancer:
                     is_requested=decided.asking.answered is not None,
                 )
         return Turn(REFUSED_PAUSE_S, is_refused=True)
+
+    def _check(self, snapshot: Snapshot, decided: Plan) -> None:
+        """Refuse a plan that breaks an invariant.
+
+        :raises RebalanceFailed: when it does, with the first of them.
+        """
+        if broken := next(broken_invariants(snapshot, decided), ""):
+            self._term.metrics.plan_refused(self._group)
+            raise RebalanceFailed(f"the plan breaks an invariant, nothing of it was written: {broken}")
 
     def fail(self, reason: str) -> None:
         """Write `RebalanceFailed` and the reason into the group's state."""

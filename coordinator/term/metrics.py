@@ -78,6 +78,7 @@ class CoordinatorMetrics:
         self._assignment_s = histogram(
             "assignment_duration_seconds", "From an ask to its adoption or failure.", REBALANCE_BUCKETS, "result"
         )
+        self._refused = counter("plans_refused", "Plans that broke an invariant and were not written.", "group")
         self._evictions = counter("evictions", "Consumers that were evicted.", "group")
         self._sent = counter("commands_sent", "Commands sent to channels.", "group", "option")
         self._withdrawn = counter("commands_withdrawn", "Commands withdrawn from channels.", "group", "option")
@@ -175,6 +176,10 @@ class CoordinatorMetrics:
     def turn_failed(self, group: str) -> None:
         """A turn has failed, and is retried with backoff."""
         self._turns.labels(group, FAILED_TURN).inc()
+
+    def plan_refused(self, group: str) -> None:
+        """A plan broke an invariant, and is not written: a fault of this project."""
+        self._refused.labels(group).inc()
 
     def turn_written(self, snapshot: Snapshot, decided: Plan) -> None:
         """A turn's decision was written to ZooKeeper."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from coordinator.assignors import Assignor
+from coordinator.planning.invariants import broken_invariants
 from coordinator.planning.plan import Plan, plan
 from coordinator.planning.report import HISTORY_KEPT
 from coordinator.planning.snapshot import SentCommand, Snapshot
@@ -45,7 +46,9 @@ class Decided(NamedTuple):
 
 def decided(draw: Draw) -> Decided:
     snapshot, assignor = turn(draw)
-    return Decided(snapshot, assignor, plan(snapshot, only(assignor)))
+    found = plan(snapshot, only(assignor))
+    assert not [*broken_invariants(snapshot, found)]
+    return Decided(snapshot, assignor, found)
 
 
 turns = tried(TURNS, decided)

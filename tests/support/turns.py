@@ -50,6 +50,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from coordinator.assignors import Assignment, Assignor, Subscriber
+from coordinator.planning.invariants import broken_invariants
 from coordinator.planning.membership import GroupRules
 from coordinator.planning.plan import Plan, plan
 from coordinator.planning.snapshot import (
@@ -516,6 +517,9 @@ class Case:
                 before = plan(snapshot, {**assignors, **reader.given()}, "", reader.rules())
             except RebalanceFailed as failure:
                 found += f"{given}  {failure}\n"
+                continue
+            if broken := next(broken_invariants(snapshot, before), ""):
+                found += f"{given}  not written: {broken}\n"
                 continue
             record = before.rebalance or snapshot.history.last
             signs.deciding(before.ends)

@@ -11,6 +11,8 @@ import pytest
 
 from coordinator.assignors import RoundRobinAssignor
 from tests.property.snapshots import CooperativeRange
+from tests.simulation.edits import parsed
+from tests.simulation.mutation import Mutation
 from tests.support.strategies import RANGE, only
 from tests.support.turns import Case, cases, file_of
 
@@ -35,3 +37,14 @@ def test_titles_of_turns_are_unique(file: Path) -> None:
     titles = [case.title for case in cases(file.read_text())[1]]
 
     assert titles and len(titles) == len(set(titles))
+
+
+SLIPS = parsed(Path(__file__).with_name("plan_slips.txt").read_text(), {})
+
+
+@pytest.mark.parametrize("slip", SLIPS, ids=[slip.name for slip in SLIPS])
+def test_a_plan_that_breaks_an_invariant_is_stopped(slip: Mutation) -> None:
+    with slip.applied():
+        found = "\n".join(case.played(KNOWN) for file in FILES for case in cases(file.read_text())[1])
+
+    assert any(slip.rule in line for line in found.splitlines() if line.startswith("  not written: "))
