@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import ceil
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from ..planning.answers import outdated_topic
 from ..planning.membership import LONGEST_LEASE_MS, End
@@ -36,7 +36,7 @@ from ..term.term import Term
 from ..zk.errors import AccessDenied, BadData
 from ..zk.lease import LEASE_SHARE
 from ..zk.store import DENIED, Node, Store, Watch, existing_nodes
-from ..zk.znodes.group_state import CLIENT, CONSUMER, GroupState, Mark, Rebalance
+from ..zk.znodes.group_state import CLIENT, GroupState, Mark, Rebalance
 from ..zk.znodes.json_fields import MAX_CONTINUED
 from ..zk.znodes.partitions import PartitionSet, TopicPartition
 from ..zk.znodes.paths import COMMAND_PREFIX, GroupPaths, history_generation, sequence
@@ -44,9 +44,10 @@ from ..zk.znodes.ranges import is_partition
 from ..zk.znodes.records import Command, OwnerRecord, Registration, Seat, Topic, parsed_channel
 from ..zk.znodes.segments import Pool, slot_name
 from .ask_reader import AskReader
-from .member_clocks import EvictionClocks, LastSigns
+from .observation import Memory, ReadTimes
 
 T = TypeVar("T")
+NO_MEMORY = Memory()
 
 UNKNOWN_LEASE_MS = LONGEST_LEASE_MS
 """When a group's state is unreadable, its evictions may be lost: the time for which a consumer may still run, at most;
@@ -72,6 +73,14 @@ class GroupZnodes:
     aborted: AbortedCheckpoint = field(default_factory=AbortedCheckpoint)
 
 
+class GroupRead(NamedTuple):
+    """A group as read: `observe` makes the snapshot of a turn of it."""
+
+    snapshot: Snapshot
+    znodes: GroupZnodes
+    at: ReadTimes
+
+
 # Large: the reads of one turn, in the order that the protocol needs.
 class GroupReader:
     """Reads one group in one term.
@@ -94,28 +103,25 @@ class GroupReader:
         self._asks = AskReader(self._memory, self._paths)
         self._threads = OwnerThreads(self._store, self._paths)
         self._made: tuple[int, int] | None = None
-        self._written: tuple[int, int] = 0, 0
-        self._clocks = EvictionClocks(term.runtime)
-        self._signs = LastSigns()
         session_ms = max(term.config.max_session_timeout_ms, term.store.negotiated_timeout_s * 1000)
         self._longest_lease_ms = ceil(session_ms * LEASE_SHARE)
-        self._leases: dict[str, tuple[str, int]] = {}
         self._region = GroupRegionReader(self._memory, group, bound)
 
-    def read(self, topics: Mapping[str, Topic], changed_s: float = 0.0) -> tuple[Snapshot, GroupZnodes] | None:
-        """A snapshot, and what only the writer needs; None when the group has no state znode yet.
+    def read(self, topics: Mapping[str, Topic], memory: Memory = NO_MEMORY, changed_s: float = 0.0) -> GroupRead | None:
+        """The group as read, what only the writer needs, and when; None when it has no state znode yet.
 
+        :param memory: as after the turn before.
         :param changed_s: seconds since the first change was seen that this turn is for.
         :raises Retryable: when ZooKeeper did not answer.
         :raises AccessDenied: when a znode that all members share may not be listed; it is reported.
         """
         try:
-            return self._read(topics, changed_s)
+            return self._read(topics, memory, changed_s)
         except AccessDenied as error:
             self._problems.report(error.path, str(error))
             raise
 
-    def _read(self, topics: Mapping[str, Topic], changed_s: float) -> tuple[Snapshot, GroupZnodes] | None:
+    def _read(self, topics: Mapping[str, Topic], memory: Memory, changed_s: float) -> GroupRead | None:
         state_node = self._store.get(self._paths.state)
         if state_node is None:
             self._problems.done()
@@ -138,22 +144,21 @@ class GroupReader:
         asks = self._asks.read(sync)
         sync_request = self._asks.request() if sync is not None else None
         history = tuple(sorted(filter(None, map(history_generation, rebalances))))
-        state = self._state(state_node, channels, topics, history)
+        state = self._state(state_node, channels, topics, history, memory.written)
         members, rebalance = self._members(consumers, state.generation if state.generation in history else None)
         found_seats = self._seats(seats, members, channels)
         slots = self._slots(sorted(pools.found), len(members)) if pools and not state.target else frozenset()
-        region = self._region.read(state, members, channels)
+        region = self._region.read(state, members, channels, memory.held_for)
         needed = {*topics, *state.topics, *(part.topic for view in channels.values() for part in view.running)}
         (owners, owner_parents), (offsets, offset_parents) = self._partitions_below(
             needed,
             (self._paths.owners, self._problems.usable(self._paths.owners, owned)),
             (self._paths.offsets, self._problems.usable(self._paths.offsets, written)),
         )
-        has_owners = state.client is None or state.client.protocol_type == CONSUMER
-        channels = self._clocks.observed(channels, owners, has_owners)
+        now_s = self._term.runtime.monotonic()
         on_thread = self._threads.read(state, members, channels, owners)
         now_ms = self._term.clock.now_ms()
-        silences, returned = self._signs.observed(state, channels, members, now_ms, now_ms - round(1000 * changed_s))
+        at = ReadTimes(now_s, now_ms, now_ms - round(1000 * changed_s))
         marks = {
             (m.consumer, m.incarnation): self._memory.age_s("mark", m.consumer, m.incarnation) for m in state.marks
         }
@@ -169,12 +174,12 @@ class GroupReader:
             PartitionFacts(topics, owners, offsets, on_thread),
             RequestFacts(asks, sync_request, failed_age_s, grown_age_s),
             region,
-            HistoryFacts(history, rebalance, silences, returned),
+            HistoryFacts(history, rebalance),
         )
         created = self._czxid(state_node)
-        return snapshot, GroupZnodes(
-            state_node.stat.version, created, owner_parents, offset_parents, has_sync=sync is not None
-        )
+        has_sync = sync is not None
+        znodes = GroupZnodes(state_node.stat.version, created, owner_parents, offset_parents, has_sync)
+        return GroupRead(snapshot, znodes, at)
 
     def _grown_age_s(self, state: GroupState, asks: Sequence[AskView], topics: Mapping[str, Topic]) -> float:
         """Seconds for which a topic of the adopted answer has had more partitions than in the answer."""
@@ -192,15 +197,8 @@ class GroupReader:
         asks = self._asks.with_entries(snapshot.requests.asks, snapshot.state.client, snapshot.partitions.topics)
         return replace(snapshot, requests=replace(snapshot.requests, asks=asks))
 
-    def deciding(self, plan: Plan) -> None:
-        """A plan is about to be written."""
-        self._signs.deciding(plan.ends)
-
-    def decided(self, plan: Plan) -> None:
-        """Start the timers of the turn's own writes now, not at the next read."""
-        self._clocks.decided(plan)
-        self._region.held_for = plan.region.held_for if plan.region is not None else 0
-        self._written = self._made[1] if self._made is not None else 0, plan.state.generation
+    def written(self, plan: Plan) -> None:
+        """Start the ages of the turn's own writes now, not at the next read."""
         if plan.asking.made is not None:
             self._memory.age_s("ask", plan.asking.made[0])
         if plan.asking.has_failed and plan.state.client is not None:
@@ -261,19 +259,9 @@ class GroupReader:
             if node is not None:
                 registration = self._memory.parsed(path, node, Registration.parse)
                 age_s = self._memory.age_s("member", name, str(node.stat.czxid))
-                lease_ms = self._lease_ms(name, registration)
-                members[name] = Member(name, node.stat.czxid, registration, age_s, lease_ms, node.stat.ctime_ms)
-        self._leases = {name: lease for name, lease in self._leases.items() if name in members}
+                members[name] = Member(name, node.stat.czxid, registration, age_s, created_ms=node.stat.ctime_ms)
         last = nodes[-1] if history else None
         return members, self._memory.parsed(history[0], last, Rebalance.parse) if last else None
-
-    def _lease_ms(self, name: str, registration: Registration | None) -> int:
-        """The longest lease of this incarnation so far that a session can have; 0 without one."""
-        life, said = (registration.incarnation, registration.lease_ms) if registration is not None else ("", 0)
-        known, longest = self._leases.get(name, ("", 0))
-        longest = max(longest if known == life else 0, said if said <= self._longest_lease_ms else 0)
-        self._leases[name] = life, longest
-        return longest
 
     def _seats(
         self, names: Iterable[str], members: Mapping[str, Member], channels: Mapping[str, ChannelView]
@@ -331,14 +319,21 @@ class GroupReader:
     # ---- state and history
 
     def _state(
-        self, node: Node, channels: Mapping[str, ChannelView], topics: Mapping[str, Topic], history: Sequence[int]
+        self,
+        node: Node,
+        channels: Mapping[str, ChannelView],
+        topics: Mapping[str, Topic],
+        history: Sequence[int],
+        before: tuple[int, int],
     ) -> GroupState:
         """The state; its generation is never below one that a coordinator has written (it may have been deleted).
 
         Only the history and this coordinator's own memory are evidence of that: a member may say anything.
+
+        :param before: the group's creation, and the generation that this coordinator has written last.
         """
         state = self._memory.parsed(self._paths.state, node, GroupState.parse)
-        group, written = self._written
+        group, written = before
         seen = written if group == self._czxid(node) else 0
         most = max(seen, MAX_CONTINUED)
         if state is not None and state.generation > most:

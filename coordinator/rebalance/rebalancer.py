@@ -41,6 +41,7 @@ from ..zk.znodes.paths import Brokers, GroupPaths, RegionPaths
 from ..zk.znodes.records import ASSIGN, ASSIGNMENT_FAILED, DRAIN, START_FETCHER, BegunRecord, Channel, Command, Topic
 from ..zk.znodes.regions import ABORTED, CheckpointEnd, ended_checkpoint
 from .group_reader import GroupReader, GroupZnodes
+from .observation import Memory, observe, writing, written
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +106,7 @@ class Rebalancer:
             config.group_initial_rebalance_delay_ms / 1000, config.group_max_size, config.assignment_timeout_ms / 1000
         )
         self._reader = GroupReader(term, group, on_acknowledge, bound)
+        self._memory = Memory()
 
     def take_turn(self, trigger: str, changed_s: float = 0.0) -> Turn:
         """One turn.
@@ -125,7 +127,7 @@ class Rebalancer:
             snapshot = self._reader.with_entries(self._with_topics_read_again(snapshot))
             decided = plan(snapshot, self._assignors, trigger, self._rules)
             if not decided.changes(snapshot.state):
-                self._reader.decided(decided)
+                self._note(decided, znodes)
                 return Turn(
                     decided.again_s,
                     snapshot.state,
@@ -144,9 +146,9 @@ class Rebalancer:
                 continue
             decided = self._reader.with_own(snapshot, decided)
             znodes, decided = self._reader.with_aborted(znodes, decided, snapshot.coordinator.now_ms)
-            self._reader.deciding(decided)
+            self._memory = writing(self._memory, decided)
             if self._commit(snapshot, znodes, decided):
-                self._reader.decided(decided)
+                self._note(decided, znodes)
                 _log_changes(snapshot, decided)
                 self._term.metrics.turn_written(snapshot, decided)
                 again_s, done = self._watch(decided)
@@ -177,23 +179,34 @@ class Rebalancer:
             return
         snapshot, znodes = read
         state = replace(snapshot.state, state=FAILED, reason=reason, epoch=self._term.epoch)
-        written = SetData(self._paths.state, state.to_bytes(), znodes.state_version)
-        self._write([written])
+        self._write([SetData(self._paths.state, state.to_bytes(), znodes.state_version)])
         log.error("rebalance failed: group=%s generation=%d reason=%s", self._group, state.generation, reason)
 
     # ---- reading
 
     def _read(self, changed_s: float = 0.0) -> tuple[Snapshot, GroupZnodes] | None:
-        read = self._reader.read(self._topics(), changed_s)
-        if read is not None:
-            return read
-        if self._store.get(self._paths.ids) is None:
-            return None  # no group (yet)
-        made = [Create(self._paths.state, GroupState(epoch=self._term.epoch).to_bytes())]
+        read = self._reader.read(self._topics(), self._memory, changed_s)
+        if read is None:
+            if self._store.get(self._paths.ids) is None:
+                return None  # no group (yet)
+            self._make()
+            read = self._reader.read(self._topics(), self._memory)
+        if read is None:
+            return None
+        snapshot, self._memory = observe(self._memory, read.snapshot, read.at)
+        return snapshot, read.znodes
+
+    def _make(self) -> None:
+        """Create a new group's znodes."""
         skeleton = self._paths.skeleton
         missing = [path for path, node in zip(skeleton, self._store.get_many(skeleton), strict=True) if node is None]
+        made = [Create(self._paths.state, GroupState(epoch=self._term.epoch).to_bytes())]
         self._write([*(Create(path) for path in missing), *made])
-        return self._reader.read(self._topics())
+
+    def _note(self, decided: Plan, znodes: GroupZnodes) -> None:
+        """A plan was written, or had nothing to write."""
+        self._reader.written(decided)
+        self._memory = written(self._memory, decided, znodes.czxid, self._term.runtime.monotonic())
 
     def _with_topics_read_again(self, snapshot: Snapshot) -> Snapshot:
         """An answer may name topics that this coordinator has not read yet: its leader may be ahead."""

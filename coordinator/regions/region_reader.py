@@ -329,7 +329,6 @@ class GroupRegionReader:
     """Reads for one group and one epoch.
 
     :param bound: the region that a group is bound to; empty without one.
-    :ivar held_for: the checkpoint that a generation waits for; 0 without one.
     """
 
     def __init__(self, memory: GroupMemory, group: str, bound: Callable[[str], str]) -> None:
@@ -338,17 +337,23 @@ class GroupRegionReader:
         self._group = group
         self._bound = bound
         self._cut: tuple[str, int, GroupCut] = "", INITIAL, NO_CUT
-        self.held_for = 0
 
     def read(
-        self, state: GroupState, members: Mapping[str, Member], channels: Mapping[str, ChannelView]
+        self,
+        state: GroupState,
+        members: Mapping[str, Member],
+        channels: Mapping[str, ChannelView],
+        held_for: int = 0,
     ) -> RegionView | None:
-        """The region that the group is bound to, else the one that its oldest member registers for."""
+        """The region that the group is bound to, else the one that its oldest member registers for.
+
+        :param held_for: the checkpoint that a generation waits for; 0 without one.
+        """
         # A group with a target records its region in it; the regions are asked only for a new or lost group.
         if state.region is not None:
-            return replace(self._view(state.region.name), has_initial=False)
+            return replace(self._view(state.region.name, held_for), has_initial=False)
         name = "" if state.target else self._bound(self._group)
-        view = self._view(name) if name else None
+        view = self._view(name, held_for) if name else None
         if view is not None and (view.is_unreadable or (view.record and self._group in view.record.groups)):
             return view
         offered = [
@@ -359,7 +364,7 @@ class GroupRegionReader:
         if not offered:
             return None
         named = min(offered)[2]
-        view = self._view(named)
+        view = self._view(named, held_for)
         return replace(view, refusal=self._refusal(named) or view.refusal)
 
     def _refusal(self, region: str) -> str:
@@ -382,7 +387,7 @@ class GroupRegionReader:
         remedy = f"zk-coordinator acl members {self._group} --members ID --regions {region}"
         return f"group {self._group} may not be bound to consistent region {region}: an operator permits it by {remedy}"
 
-    def _view(self, name: str) -> RegionView:
+    def _view(self, name: str, held_for: int) -> RegionView:
         paths = RegionPaths(name)
         node = self._store.get(paths.root)
         record = self._memory.parsed(paths.root, node, Region.parse) if node is not None else None
@@ -400,8 +405,8 @@ class GroupRegionReader:
             record,
             node.stat.version,
             cut,
-            held_for=self.held_for,
-            held_s=self._memory.age_s("held", str(self.held_for)) if self.held_for else 0.0,
+            held_for=held_for,
+            held_s=self._memory.age_s("held", str(held_for)) if held_for else 0.0,
             has_initial=has_initial,
             refusal=refusal,
         )

@@ -25,6 +25,7 @@ from coordinator.planning.membership import GroupRules
 from coordinator.planning.plan import NO_RULES
 from coordinator.planning.snapshot import Snapshot
 from coordinator.rebalance.group_reader import GroupReader
+from coordinator.rebalance.observation import Memory, observe
 from coordinator.rebalance.rebalancer import Rebalancer, Turn
 from coordinator.term.metrics import CoordinatorMetrics
 from coordinator.zk.errors import BadData, EpochOver, IncarnationOver, Refused, SessionLost
@@ -351,7 +352,7 @@ class GroupWorld:
         term = a_term(self.tree.open(), self.runtime, self.epoch, metrics=METRICS)
         found = GroupReader(term, GROUP, lambda path: None).read(self.topics)
         assert found is not None
-        return found[0]
+        return observe(Memory(), found.snapshot, found.at)[0]
 
     # ---- the rules
 

@@ -13,8 +13,9 @@ from coordinator.planning.plan import Plan, plan
 from coordinator.planning.report import HISTORY_KEPT
 from coordinator.planning.snapshot import SentCommand, Snapshot
 from coordinator.planning.target import is_live
+from coordinator.rebalance.observation import Memory, ReadTimes, observe, writing, written
 from coordinator.zk.znodes.group_state import EMPTY, GROUP_STATES, STABLE, GroupState, Mark
-from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
+from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import START_FETCHER, STOP_FETCHER
 from tests.property.effort import Draw, tried
 from tests.property.snapshots import EPOCH, GENERATION, turn
@@ -62,29 +63,6 @@ def lives(snapshot: Snapshot, mark: Mark) -> bool:
     return is_live(member, snapshot.members.channels.get(mark.consumer))
 
 
-def not_free(snapshot: Snapshot, decided: Plan) -> PartitionSet:
-    """Partitions that a plan must not hand on, spelled out from the snapshot."""
-    ended = {end.view.consumer for end in decided.ends}
-    running: list[PartitionSet] = [
-        view.running for name, view in snapshot.members.channels.items() if name not in ended
-    ]
-    pending = [
-        sent.command.started - (snapshot.members.channels[name].running if name not in ended else NONE)
-        for name, view in snapshot.members.channels.items()
-        for sent in view.commands
-        if sent.command is not None and sent.command.option == START_FETCHER
-    ]
-    leased = [
-        mark.partitions
-        for mark in snapshot.state.marks
-        if snapshot.members.mark_age_s[mark.consumer, mark.incarnation] < mark.lease_ms / 1000
-        and not lives(snapshot, mark)
-    ]
-    evicted = [end.view.running for end in decided.ends if end.evicted]
-    owners_removed = frozenset().union(*(end.owners for end in decided.ends))
-    return frozenset().union(*running, *pending, *leased, *evicted, snapshot.partitions.owners - owners_removed)
-
-
 def backwards(found: Mapping[K, V]) -> dict[K, V]:
     return dict(reversed(list(found.items())))
 
@@ -106,17 +84,18 @@ def test_plan_is_the_same_in_any_order_of_reading_and_its_state_is_read_back(tur
     assert GroupState.parse("state", found.state.to_bytes()) == found.state
 
 
-@turns
-def test_partition_is_started_only_where_no_other_consumer_may_run_it(turn: Decided) -> None:
-    snapshot, _, decided = turn
+@tried(TURNS, turn)
+def test_what_is_read_is_folded_into_the_memory_the_same_way_each_time(turn: tuple[Snapshot, Assignor]) -> None:
+    read, assignor = turn
+    decided = plan(read, only(assignor))
+    memory = written(observe(Memory(), read, ReadTimes(1.0, 900, 800))[1], decided, 1, 2.0)
+    before = copy.deepcopy(memory)
 
-    taken = not_free(snapshot, decided)
-    started: set[TopicPartition] = set()
-    for name, command in decided.starts:
-        fresh = command.started - snapshot.members.channels[name].running
-        assert not fresh & taken
-        assert not command.started & started
-        started |= command.started
+    first, second = observe(memory, read, ReadTimes(3.0, 1000, 900)), observe(memory, read, ReadTimes(3.0, 1000, 900))
+
+    assert first == second
+    assert memory == before
+    assert writing(memory, decided) == writing(before, decided)
 
 
 @turns

@@ -68,7 +68,7 @@ from coordinator.planning.snapshot import (
     Snapshot,
     SyncRequestView,
 )
-from coordinator.rebalance.member_clocks import LastSigns
+from coordinator.rebalance.observation import Memory, ReadTimes, observe, writing
 from coordinator.zk.errors import RebalanceFailed
 from coordinator.zk.znodes.group_state import (
     Answer,
@@ -239,15 +239,14 @@ class Reader:
         """Whether the turn has a time: only then are records of history looked at."""
         return "now" in self._one("ages").options
 
-    def with_last_fetches(self, signs: LastSigns) -> Snapshot:
-        """The snapshot with what is known of them; without, where no channel has its time."""
+    def observed(self, memory: Memory) -> tuple[Snapshot, Memory]:
+        """The snapshot with last fetches; without, where no channel has its time."""
         found, ages = self.snapshot(), self._one("ages")
-        channels, now_ms = found.members.channels, found.coordinator.now_ms
-        if all(view.written_ms == 0 for view in channels.values()):
-            return found
-        changed_ms = ages.number("changed", now_ms)
-        silences, returned = signs.observed(found.state, channels, found.members.registered, now_ms, changed_ms)
-        return replace(found, history=replace(found.history, silences=silences, returned=returned))
+        now_ms = found.coordinator.now_ms
+        if all(view.written_ms == 0 for view in found.members.channels.values()):
+            return found, memory
+        seen, memory = observe(memory, found, ReadTimes(0.0, now_ms, ages.number("changed", now_ms)))
+        return replace(found, history=seen.history), memory
 
     def given(self) -> dict[str, Assignor]:
         """The strategy of the case, if it has one."""
@@ -502,7 +501,7 @@ class Case:
 
     def played(self, assignors: Mapping[str, Assignor]) -> str:
         """The same text with what the plans write."""
-        lines, found, signs = lines_of(self.common), "", LastSigns()
+        lines, found, memory = lines_of(self.common), "", Memory()
         before, record, shown = Plan(GroupState()), None, list[str]()
         for given in self._given():
             changes = lines_of(given)
@@ -512,7 +511,7 @@ class Case:
                 changes |= {"ages": [Line(options=line.options)]} if line.options else {}
             lines = changed(lines, changes)
             reader = Reader(lines, before.state if is_after or obeyed else None, record if obeyed else None)
-            snapshot = reader.with_last_fetches(signs)
+            snapshot, memory = reader.observed(memory)
             try:
                 before = plan(snapshot, {**assignors, **reader.given()}, "", reader.rules())
             except RebalanceFailed as failure:
@@ -522,7 +521,7 @@ class Case:
                 found += f"{given}  not written: {broken}\n"
                 continue
             record = before.rebalance or snapshot.history.last
-            signs.deciding(before.ends)
+            memory = writing(memory, before)
             before_that, shown = shown, written(snapshot, before, reader.is_timed)
             some = shown
             if len(shown) > 1 and shown == before_that:

@@ -39,7 +39,7 @@ from coordinator.zk.znodes.records import (
 )
 from tests.support.events import DEAD, JOINED, REBALANCING, STARTED, GroupEvents, RuleBroken, replayed
 from tests.support.statements import statements
-from tests.support.turns import snapshot_of
+from tests.support.turns import snapshot_of, with_facts
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -406,7 +406,7 @@ def test_zkcli_shows_the_durations() -> None:
 
 
 def test_a_last_fetch_before_the_epoch_is_one_at_its_beginning() -> None:
-    snapshot = replace(snapshot_of("group 5/1 Stable range\nages now=50"), silences={"a": 9_100})
+    snapshot = with_facts(snapshot_of("group 5/1 Stable range\nages now=50"), silences={"a": 9_100})
 
     record = history_of(snapshot, replace(snapshot.state, generation=2), True, False, "", ["a"])
 

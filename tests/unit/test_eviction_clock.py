@@ -20,8 +20,25 @@ from typing import Any
 import pytest
 
 from coordinator.planning.plan import Plan
-from coordinator.planning.snapshot import ChannelView, SentCommand, wave_of
-from coordinator.rebalance.member_clocks import AT_ONCE, LOSS_PAUSE_S, PAUSE_S, EvictionClocks, is_carried_out
+from coordinator.planning.snapshot import (
+    ChannelView,
+    CoordinatorFacts,
+    MemberFacts,
+    PartitionFacts,
+    SentCommand,
+    Snapshot,
+    wave_of,
+)
+from coordinator.rebalance.observation import (
+    AT_ONCE,
+    LOSS_PAUSE_S,
+    PAUSE_S,
+    Memory,
+    ReadTimes,
+    is_carried_out,
+    observe,
+    written,
+)
 from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
 from coordinator.zk.znodes.records import ASSIGN, DRAIN, START_FETCHER, STOP_FETCHER, Channel, Command
@@ -84,7 +101,7 @@ class Seen:
 
     def __init__(self) -> None:
         self.runtime = ManualRuntime()
-        self.clocks = EvictionClocks(self.runtime)
+        self.memory = Memory()
         self.pending: tuple[SentCommand, ...] = ()
 
     def reads(
@@ -93,7 +110,11 @@ class Seen:
         self.runtime.now += float(after)
         seen = view(runs, **channel)
         self.pending = seen.commands
-        found = self.clocks.observed({"c": seen}, parts(owned), True)["c"]
+        group = Snapshot(
+            "g", CoordinatorFacts(1), GroupState(), MemberFacts({"c": seen}), PartitionFacts({}, parts(owned))
+        )
+        snapshot, self.memory = observe(self.memory, group, ReadTimes(self.runtime.now))
+        found = snapshot.members.channels["c"]
         assert not waits or found.waits_s == float(waits)
         return found
 
@@ -103,10 +124,13 @@ class Seen:
 
     def decides(self, starts: tuple[tuple[str, Command], ...], withdraws: int = 0, begins: bool = False) -> None:
         withdrawn = tuple(("c", each) for each in self.pending[len(self.pending) - withdraws :])
-        self.clocks.decided(Plan(GroupState(), starts=starts, withdrawn=withdrawn, is_new_generation=begins))
+        self._decided(Plan(GroupState(), starts=starts, withdrawn=withdrawn, is_new_generation=begins))
 
     def defers(self) -> None:
-        self.clocks.decided(Plan(GroupState(), deferred=frozenset({"c"})))
+        self._decided(Plan(GroupState(), deferred=frozenset({"c"})))
+
+    def _decided(self, plan: Plan) -> None:
+        self.memory = written(self.memory, plan, 1, self.runtime.now)
 
     def started(self) -> None:
         self.reads()

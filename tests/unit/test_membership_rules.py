@@ -12,7 +12,8 @@ from coordinator.planning.agreement import ESTABLISHED, NEWCOMER, Candidate, cho
 from coordinator.planning.membership import GroupRules
 from coordinator.planning.plan import plan
 from coordinator.planning.snapshot import Snapshot
-from coordinator.rebalance.group_reader import GroupReader
+from coordinator.rebalance.group_reader import NO_MEMORY, GroupReader
+from coordinator.rebalance.observation import Memory, written
 from coordinator.term.reading import Problems
 from coordinator.zk.store import Create, Delete, Listing, Node, SetData, Watch
 from coordinator.zk.znodes.group_state import PREPARING, STABLE
@@ -273,10 +274,10 @@ def reader_with_problems(world: GroupWorld, store: MemoryTreeStore | None = None
     return GroupReader(term, GROUP, lambda path: None), term.problems
 
 
-def read(world: GroupWorld, some: GroupReader) -> Snapshot:
-    found = some.read(world.topics)
+def read(world: GroupWorld, some: GroupReader, memory: Memory = NO_MEMORY) -> Snapshot:
+    found = some.read(world.topics, memory)
     assert found is not None
-    return found[0]
+    return found.snapshot
 
 
 def test_a_turn_reads_state_then_commands_then_channels_then_ids_then_owners(world: GroupWorld) -> None:
@@ -337,7 +338,9 @@ def test_sign_of_life_is_timed_by_the_observed_change_of_the_channel(world: Grou
 
 def test_lost_state_restarts_at_the_generation_of_the_history_or_written_here(world: GroupWorld) -> None:
     some = reader(world)
-    some.decided(plan(read(world, some), world.assignors))
+    found = some.read(world.topics)
+    assert found is not None
+    memory = written(Memory(), plan(found.snapshot, world.assignors), found.znodes.czxid, 0.0)
     before = world.state.generation
     world.tree.commit([SetData(PATHS.state, b"{")], 0)
     assert read(world, reader(world)).state.generation == before, "that of the history"
@@ -345,7 +348,7 @@ def test_lost_state_restarts_at_the_generation_of_the_history_or_written_here(wo
     for name in world.tree.children(PATHS.history) or ():
         world.tree.commit([Delete(f"{PATHS.history}/{name}")], 0)
 
-    assert read(world, some).state.generation == before
+    assert read(world, some, memory).state.generation == before
     assert read(world, reader(world)).state.generation == 0  # a later epoch: its commands are newer all the same
 
 

@@ -55,19 +55,17 @@ def test_wait_of_a_generation_counts_from_the_first_turn_that_deferred_it() -> N
     memory = GroupMemory(a_tree(RUNNING).open(), runtime, Problems(runtime))
     reader = GroupRegionReader(memory, "g", lambda group: "r")
 
-    def held_s() -> float:
-        view = reader.read(STATE, {}, {})
+    def held_s(held_for: int) -> float:
+        view = reader.read(STATE, {}, {}, held_for)
         memory.done()
         assert view is not None
         return view.held_s
 
-    assert held_s() == 0.0
-    reader.held_for = 1
-    assert held_s() == 0.0
+    assert held_s(0) == 0.0
+    assert held_s(1) == 0.0
     runtime.now += 120.0
-    assert held_s() == 120.0
-    reader.held_for = 0
-    assert held_s() == 0.0
+    assert held_s(1) == 120.0
+    assert held_s(0) == 0.0
 
 
 # ---- a region's turn
