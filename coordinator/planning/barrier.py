@@ -26,13 +26,11 @@ class BarrierProtocol(MemberProtocol):
         return now.command(name, STOP_FETCHER) if runs else now.command(name, START_FETCHER, ask=now.want.ask)
 
     def obstacles(self, now: Round, desired: Desired, kept: Kept, withdrawn: Withdrawn) -> Obstacles:
-        """See `MemberProtocol`."""
         to_stop = [name for name, command in desired.items() if command is not None and command.option == STOP_FETCHER]
         is_due = any(command is not None for name, command in desired.items() if name not in {*to_stop, *kept})
         return Obstacles(reason=_blocked_by(now, to_stop, withdrawn) if is_due else "")
 
     def start(self, now: Round, name: str, command: Command, obstacles: Obstacles) -> Step:
-        """See `MemberProtocol`."""
         return Step(blocked=NONE) if obstacles.reason else Step(command)
 
     def recorded(self, now: Round, starts: Commands) -> Mapping[str, Target]:

@@ -126,7 +126,6 @@ class _Admission:
 
     @property
     def everybody(self) -> dict[str, Registration]:
-        """See `Membership`."""
         return {**self.live, **self.away}
 
     def mark(self, mark: Mark) -> None:
@@ -209,7 +208,7 @@ def _evict(snapshot: Snapshot, found: _Admission) -> None:
             _end_live(snapshot, found, name, reason, since_ms=_before(snapshot, 0.0))
             continue
         limit_s = registration.max_poll_interval_ms / 1000
-        waits_s = view.waits_s
+        waits_s = view.compliance.waits_s
         if waits_s < limit_s and view.idle_s < limit_s:
             found.timers.append(limit_s - max(waits_s, view.idle_s))
             continue

@@ -27,7 +27,6 @@ class PartitionProtocol(MemberProtocol):
     is_eager: bool
 
     def desired(self, now: Round, name: str) -> Command | None:
-        """See `MemberProtocol`."""
         if revoked := _to_revoke(now, name, self.is_eager):
             return now.stop(name, revoked)
         view, target = now.members.channels[name], now.want.target[name].partitions
@@ -55,7 +54,6 @@ class PartitionProtocol(MemberProtocol):
         return not is_stop and same_topics and is_news and view.running <= command.started <= target
 
     def obstacles(self, now: Round, desired: Desired, kept: Kept, withdrawn: Withdrawn) -> Obstacles:
-        """See `MemberProtocol`."""
         taken = taken_partitions(now)
         is_patient = not _straggles(now, desired, kept, withdrawn)
         ages_s = [sent.age_s for sent in kept.values()]
@@ -140,5 +138,5 @@ def _straggles(now: Round, desired: Desired, kept: Kept, withdrawn: Withdrawn) -
     is_stopping = any(command is not None and command.option == STOP_FETCHER for command in desired.values())
     is_being_freed = is_stopping or bool(withdrawn) or bool(now.membership.ends)
     is_unknown = any(view.channel is None for view in now.members.channels.values())
-    is_deferred = any(now.members.channels[name].paced for name in desired)
+    is_deferred = any(now.members.channels[name].compliance.paced for name in desired)
     return late or bool(now.membership.marks) or is_unknown or is_deferred or not is_being_freed

@@ -70,7 +70,6 @@ class ServerAssigned:
     assignors: Mapping[str, Assignor]
 
     def decide(self, members: Membership) -> Decision:
-        """See `AssignmentPolicy`."""
         assignor = self.assignors.get(members.agreed.strategy)
         want = Wanted()
         if assignor is not None and members.everybody:
@@ -84,7 +83,6 @@ class ServerAssigned:
         return Decision(want, is_new, revocation, members.agreed.strategy, asking)
 
     def hold(self, decision: Decision, members: Membership) -> Decision:
-        """See `AssignmentPolicy`."""
         state = self.snapshot.state
         assignment = Wanted(state.target, state.topics, state.left_out)
         return replace(decision, assignment=assignment, is_new=False, strategy=state.strategy)
@@ -118,7 +116,6 @@ class LeaderAssigned:
         return Decision(found.assignment, is_new, revocation, strategy, found)
 
     def hold(self, decision: Decision, members: Membership) -> Decision:
-        """See `AssignmentPolicy`."""
         found = postponed(group_of(self.snapshot, members, self.trigger, self.timeout_s), decision.asking)
         return replace(decision, assignment=found.assignment, is_new=False, strategy=found.strategy, asking=found)
 
@@ -158,5 +155,5 @@ def _lost_owners(
     view, target = members.channels[name], state.target.get(name)
     assigned = target.partitions if target is not None else NONE
     settled = has_settled(view, assigned, state.generation, is_eager)
-    is_due = not view.commands and view.loss_pause_s <= 0
+    is_due = not view.commands and view.compliance.loss_pause_s <= 0
     return view.running - partitions.owners if settled and is_due else NONE

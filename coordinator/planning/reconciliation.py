@@ -241,7 +241,7 @@ def with_pauses(now: Round, found: Moves) -> Moves:
     due = {
         name: pause_s
         for name, command in (*found.stops, *found.starts)
-        if (pause_s := now.members.channels[name].paced.get(wave_of(command), 0.0)) > 0
+        if (pause_s := now.members.channels[name].compliance.paced.get(wave_of(command), 0.0)) > 0
     }
     return replace(found, deferred=frozenset(due), timers=(*found.timers, *due.values())) if due else found
 

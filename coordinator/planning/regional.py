@@ -94,7 +94,6 @@ class NoRegion(RegionGuard):
     bound: GroupRegion | None
 
     def binding(self, now: Round, step: RegionStep | None) -> GroupRegion | None:
-        """See `RegionGuard`."""
         return self.bound
 
 
@@ -107,7 +106,6 @@ class SealingRegion(RegionGuard):
     member_of: RegionMembership
 
     def guard(self, decision: Decision, members: Membership, policy: AssignmentPolicy) -> Guarded:
-        """See `RegionGuard`."""
         step = bound_step(self.snapshot, self.view, self.member_of, RUNNING)
         if decision.is_new or _has_bounced(self.snapshot.state, decision.assignment):
             step = replace(step, after=replace(step.after, open=0), aborted=step.after.open, is_touched=True)
@@ -133,7 +131,6 @@ class SealingRegion(RegionGuard):
         return replace(found, withdrawn=tuple(withdrawn), drains=drains, draining=draining)
 
     def binding(self, now: Round, step: RegionStep | None) -> GroupRegion | None:
-        """See `RegionGuard`."""
         return GroupRegion(self.view.name, 0, _away(now))
 
 
@@ -146,7 +143,6 @@ class StatefulRegion(RegionGuard):
     member_of: RegionMembership
 
     def guard(self, decision: Decision, members: Membership, policy: AssignmentPolicy) -> Guarded:
-        """See `RegionGuard`."""
         snapshot, view = self.snapshot, self.view
         step = bound_step(snapshot, view, self.member_of, RESETTING)
         if decision.is_new and _may_wait(snapshot, members, step.after) and (held_for := _waits_for(view, step.after)):
@@ -161,19 +157,16 @@ class StatefulRegion(RegionGuard):
         return Guarded(decision, members, step)
 
     def protocol(self, step: RegionStep | None) -> StatefulProtocol | None:
-        """See `RegionGuard`."""
         if step is None:
             return None
         return StatefulProtocol(step.after, self.view.cut, step.after.cut_of(self.snapshot.group))
 
     def overlay(self, now: Round, found: Moves, step: RegionStep | None) -> Moves:
-        """See `RegionGuard`."""
         if step is None or not step.held_for or now.want.target:
             return found
         return replace(found, blocked_by=f"waits for checkpoint {step.held_for} of consistent region {step.name}")
 
     def binding(self, now: Round, step: RegionStep | None) -> GroupRegion | None:
-        """See `RegionGuard`."""
         protocol = self.protocol(step)
         is_ready = step is not None and protocol is not None and protocol.has_settled(now) and not step.is_reset
         return GroupRegion(self.view.name, step.after.reset if is_ready and step is not None else 0, _away(now))

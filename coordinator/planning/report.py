@@ -105,7 +105,7 @@ def again_s(snapshot: Snapshot, guarded: Guarded, moves: Moves) -> float | None:
     if moves.withdrawn or members.ends or members.given_up:
         timers.append(0.0)
     channels = snapshot.members.channels
-    timers += [pause_s for name in members.live if (pause_s := channels[name].loss_pause_s) > 0]
+    timers += [pause_s for name in members.live if (pause_s := channels[name].compliance.loss_pause_s) > 0]
     if moves.waiting or moves.blocked_by:
         timers.append(WAITING_LOOK_S)
     if sum(len(view.children) + 1 for view in asks.unneeded) > ASK_ZNODES_A_TURN:

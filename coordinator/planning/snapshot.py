@@ -42,6 +42,23 @@ def wave_of(command: Command) -> Wave:
 
 
 @dataclass(frozen=True, slots=True)
+class Compliance:
+    """How a member has complied with its commands, as this coordinator remembers.
+
+    :ivar waits_s: seconds since the first command was sent that it has not carried out, replaced ones included.
+    :ivar paced: wave -> seconds until its next command.
+    :ivar loss_pause_s: seconds until owner znodes that it has lost again begin a generation.
+    """
+
+    waits_s: float = 0.0
+    paced: Mapping[Wave, float] = field(default_factory=dict)
+    loss_pause_s: float = 0.0
+
+
+COMPLIANT = Compliance()
+
+
+@dataclass(frozen=True, slots=True)
 class ChannelView:
     """A channel znode with its commands, in the order of their sequence.
 
@@ -49,9 +66,6 @@ class ChannelView:
     :ivar version: its data version, the consumer's fence.
     :ivar idle_s: seconds since this coordinator saw its data change.
     :ivar written_ms: when its data was written, by ZooKeeper's clock.
-    :ivar waits_s: seconds since the first command was sent that it has not carried out, replaced ones included.
-    :ivar paced: wave -> seconds until its next command.
-    :ivar loss_pause_s: seconds until owner znodes that it has lost again begin a generation.
     """
 
     consumer: str
@@ -59,10 +73,8 @@ class ChannelView:
     channel: Channel | None
     commands: tuple[SentCommand, ...] = ()
     idle_s: float = 0.0
-    waits_s: float = 0.0
-    paced: Mapping[Wave, float] = field(default_factory=dict)
-    loss_pause_s: float = 0.0
     written_ms: int = 0
+    compliance: Compliance = COMPLIANT
 
     @property
     def running(self) -> PartitionSet:

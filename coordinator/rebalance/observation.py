@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ..planning.plan import Plan
-from ..planning.snapshot import ChannelView, Member, SentCommand, Snapshot, Wave, wave_of
+from ..planning.snapshot import ChannelView, Compliance, Member, SentCommand, Snapshot, Wave, wave_of
 from ..planning.target import is_live
 from ..zk.lease import LEASE_SHARE
 from ..zk.znodes.group_state import CONSUMER, STABLE, GroupState
@@ -241,12 +241,12 @@ def _observed(
     if not (is_late or clock.waves or is_unowned):
         return clock, view
     left = {wave: at + PAUSE_S - now for wave, times, at in clock.waves.values() if times >= AT_ONCE}
-    return clock, replace(
-        view,
-        waits_s=now - since if since is not None and is_late else 0.0,
-        paced={wave: pause_s for wave, pause_s in left.items() if pause_s > 0},
-        loss_pause_s=max(0.0, clock.lost_at + LOSS_PAUSE_S - now) if is_unowned else 0.0,
+    compliance = Compliance(
+        now - since if since is not None and is_late else 0.0,
+        {wave: pause_s for wave, pause_s in left.items() if pause_s > 0},
+        max(0.0, clock.lost_at + LOSS_PAUSE_S - now) if is_unowned else 0.0,
     )
+    return clock, replace(view, compliance=compliance)
 
 
 def _without(clock: Clock, back: SentCommand) -> Clock:

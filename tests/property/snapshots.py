@@ -9,6 +9,7 @@ from coordinator.assignors.sticky import CooperativeStickyAssignor, StickyAssign
 from coordinator.planning.plan import plan
 from coordinator.planning.snapshot import (
     ChannelView,
+    Compliance,
     CoordinatorFacts,
     HistoryFacts,
     Member,
@@ -99,7 +100,8 @@ def channel_view(draw: Draw, consumer: str, running: PartitionSet) -> ChannelVie
             topics={topic: f"{topic}-{draw.usually('1', '2')}" for topic in sorted({p.topic for p in running})},
             ended="it left" if kind == "ended" else None,
         )
-    return ChannelView(consumer, draw.randrange(10), channel, views, draw.usually(*AGES), draw.usually(*AGES))
+    version, compliance = draw.randrange(10), Compliance(draw.usually(*AGES))
+    return ChannelView(consumer, version, channel, views, draw.usually(*AGES), compliance=compliance)
 
 
 def member(draw: Draw, consumer: str) -> Member | None:

@@ -158,7 +158,7 @@ def test_only_departed_half_ended_or_silent_incarnations_are_ended(turn: Decided
         registration = member.registration if member else None
         is_registered = registration is not None and registration.incarnation == channel.incarnation
         if end.evicted:
-            silent_s = max(end.view.idle_s, end.view.waits_s)
+            silent_s = max(end.view.idle_s, end.view.compliance.waits_s)
             assert is_registered
             assert channel.is_live
             assert registration is not None
@@ -183,7 +183,7 @@ def test_finished_incarnations_are_ended_and_silent_ones_are_evicted(turn: Decid
     for name in decided.state.target:
         view, member = snapshot.members.channels[name], snapshot.members.registered[name]
         assert member.registration is not None
-        assert max(view.idle_s, view.waits_s) < member.registration.max_poll_interval_ms / 1000
+        assert max(view.idle_s, view.compliance.waits_s) < member.registration.max_poll_interval_ms / 1000
 
 
 @turns

@@ -56,6 +56,7 @@ from coordinator.planning.plan import Plan, plan
 from coordinator.planning.snapshot import (
     AskView,
     ChannelView,
+    Compliance,
     CoordinatorFacts,
     HistoryFacts,
     Member,
@@ -340,8 +341,8 @@ class Reader:
             SentCommand(command_name(number), self._command(name, one.text("life"), line), line.seconds("age"))
             for number, line in enumerate(lines, 1)
         )
-        times = {"idle_s": one.seconds("idle"), "waits_s": one.seconds("waits"), "written_ms": one.number("written")}
-        return ChannelView(name, 1, channel, sent, **times)  # type: ignore[arg-type]
+        compliance = Compliance(one.seconds("waits"))
+        return ChannelView(name, 1, channel, sent, one.seconds("idle"), one.number("written"), compliance)
 
     def _command(self, name: str, life: str, one: Line) -> Command:
         epoch, generation = map(int, one.words[1].split("/"))

@@ -115,7 +115,7 @@ class Seen:
         )
         snapshot, self.memory = observe(self.memory, group, ReadTimes(self.runtime.now))
         found = snapshot.members.channels["c"]
-        assert not waits or found.waits_s == float(waits)
+        assert not waits or found.compliance.waits_s == float(waits)
         return found
 
     def sends(self, *names: str, withdraws: str = "0") -> None:
@@ -165,22 +165,22 @@ def test_eviction_clock(some: Seen, case: str) -> None:
 
 def test_some_commands_of_a_wave_are_sent_at_once_and_then_one_a_second(some: Seen) -> None:
     for _ in range(AT_ONCE):
-        assert some.reads().paced == {}
+        assert some.reads().compliance.paced == {}
         some.sends("START")
-    assert some.reads().paced == {wave_of(START): PAUSE_S}
-    assert some.reads(after=str(PAUSE_S)).paced == {}
+    assert some.reads().compliance.paced == {wave_of(START): PAUSE_S}
+    assert some.reads(after=str(PAUSE_S)).compliance.paced == {}
     some.sends("START")
-    assert some.reads().paced == {wave_of(START): PAUSE_S}
+    assert some.reads().compliance.paced == {wave_of(START): PAUSE_S}
     some.decides((("c", replace(START, generation=3)),))
-    assert some.reads().paced == {}
+    assert some.reads().compliance.paced == {}
     some.sends("STOP")
-    assert some.reads().paced == {}
+    assert some.reads().compliance.paced == {}
 
 
 def test_generations_for_lost_owner_znodes_have_a_pause_between_them(some: Seen) -> None:
-    assert some.reads("0,1", "0,1").loss_pause_s == 0
-    assert some.reads("0,1", "0").loss_pause_s == 0
+    assert some.reads("0,1", "0,1").compliance.loss_pause_s == 0
+    assert some.reads("0,1", "0").compliance.loss_pause_s == 0
     some.sends("begins")
-    assert some.reads("0,1", "0", after="0.5").loss_pause_s == LOSS_PAUSE_S - 0.5
-    assert some.reads("0,1", "0,1").loss_pause_s == 0
-    assert some.reads("0,1", "0", after=str(LOSS_PAUSE_S)).loss_pause_s == 0
+    assert some.reads("0,1", "0", after="0.5").compliance.loss_pause_s == LOSS_PAUSE_S - 0.5
+    assert some.reads("0,1", "0,1").compliance.loss_pause_s == 0
+    assert some.reads("0,1", "0", after=str(LOSS_PAUSE_S)).compliance.loss_pause_s == 0
