@@ -1,6 +1,6 @@
 """A node's coordinator service: it stands for election, and coordinates while elected.
 
-Seed 000: `coordinatorStartup` (A), `handleNewSession` (B). After the end of the session or the epoch, or an error
+`coordinatorStartup` and `handleNewSession` (sources D9 to D16). After the end of the session or the epoch, or an error
 during the start-up, all state is cleared, and the node stands for election again.
 """
 
@@ -106,7 +106,7 @@ class CoordinatorService:
         self._wake.set()
 
     def _handle_new_session(self) -> Store | None:
-        """Seed 000, `handleNewSession`: no state of the old session is kept; None when stopping."""
+        """`handleNewSession` (sources D16): no state of the old session is kept; None when stopping."""
         while not self._stopping.is_set():
             try:
                 return self._open_store()
@@ -203,7 +203,7 @@ class Coordinator:
             raise EpochOver(self._over)
 
     def coordinator_startup(self, tasks: list[Task]) -> None:
-        """Seed 000, A.
+        """Start up (sources D10 to D14).
 
         1 to 4 read and watch topics and groups together, and request a turn of every group; 5, the session's end, is in
         `_on_state`; 6 starts the request handlers.

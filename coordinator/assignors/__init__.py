@@ -43,7 +43,7 @@ class Subscriber:
     on_thread: Mapping[TopicPartition, str] = field(default_factory=dict)
 
     def thread(self, number: int) -> str:
-        """The id of one of its threads, as in the seed: consumer, dash, number from 0."""
+        """The id of one of its threads, as in Kafka 0.8: consumer, dash, number from 0."""
         return f"{self.consumer}-{number}"
 
     def thread_ids(self) -> list[str]:
@@ -129,7 +129,7 @@ def checked(
 
 
 class RangeAssignor:
-    """Kafka's original strategy (seed 000, `rebalance` step 2; `RangeAssignor` in Kafka).
+    """Kafka's original strategy (sources D23; `RangeAssignor` in Kafka).
 
     Each topic by itself: n partitions over t threads give every thread n // t, and the first n % t one more.
     """

@@ -1,4 +1,4 @@
-"""Bounds of client-side assignment (seed 001, rule 11) on a ZooKeeper server of its own: it holds tens of megabytes."""
+"""Bounds of client-side assignment (its sizes in zk_paths.md) on a ZooKeeper server of its own: tens of megabytes."""
 
 from __future__ import annotations
 

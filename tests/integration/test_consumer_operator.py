@@ -1,4 +1,4 @@
-"""`ConsumerOperator`: a checkpoint holds exactly the processed records, also after failures (seed 002)."""
+"""`ConsumerOperator`: a checkpoint holds exactly the processed records, also after failures (sources R6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bare group protocol: jobs divided among members, each in one place at a time (seed 001, KIP-848's ancestor)."""
+"""The bare group protocol: jobs divided among members, each in one place at a time (sources G7)."""
 
 from __future__ import annotations
 

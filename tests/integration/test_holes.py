@@ -1,4 +1,4 @@
-"""The twelve holes of seed 000, as `design.md` numbers them: a test for each, named after it."""
+"""The twelve holes of the draft (sources H1 to H12): a test for each, named after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consistent regions of consumers: checkpoints, resets, and states that are exact (seed 002)."""
+"""Consistent regions of consumers: checkpoints, resets, and states that are exact (sources R12 to R24)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consistent regions of slots: a checkpoint cuts the order of segments (seed 002)."""
+"""Consistent regions of slots: a checkpoint cuts the order of segments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seed 001: client-side assignment, by one member for all.
+"""The group protocol (sources G8 to G16): client-side assignment, by one member for all.
 
 "Rolling Upgrades", "Subscription Change", "Topic Metadata Change" and the versioned formats.
 

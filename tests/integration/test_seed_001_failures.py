@@ -1,6 +1,6 @@
-"""Seed 001, "Handling Coordinator Failures", "Leader Failures" and "Assignment Failure".
+"""The group protocol (sources G21 to G28): "Handling Coordinator Failures", "Leader Failures", "Assignment Failure".
 
-The four points at which a coordinator may fail are numbered as in the seed. One departure from it: no member stops
+The four points at which a coordinator may fail are sources G22 to G25. A departure from it (G12): no member stops
 before the answer is known, so that a failure at any of them finds a group that runs on.
 """
 

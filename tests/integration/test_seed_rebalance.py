@@ -1,4 +1,4 @@
-"""Seed 000, part D, step by step: the handler's `rebalance` of a group, taken apart into turns."""
+"""The draft, step by step (sources D21 to D28): the handler's `rebalance` of a group, taken apart into turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seed 000, parts A to C, step by step: a coordinator's start-up, the steps after its end, and a watch that fires.
+"""The draft, step by step (sources D9 to D20): a coordinator's start-up, the steps after its end, a watch that fires.
 
 D is in `test_seed_rebalance.py`.
 """

@@ -1,4 +1,4 @@
-"""The rebalance request queue (seed 000, `rebalanceRequestQ` and `groupsBeingRebalanced`)."""
+"""The rebalance request queue (sources D6)."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_earlier_request_wakes_a_handler_that_waits_for_a_later_one(pool: Thread
 
 
 def test_a_group_is_handed_out_again_when_it_is_done_and_delays_no_other() -> None:
-    """Holes of the seed: 1, `compareAndSet` failed, and the change was lost; 3, one stuck group stalled all."""
+    """Sources H1, `compareAndSet` failed, and the change was lost; H3, one stuck group stalled all."""
     queue = RequestQueue(ManualRuntime())
     queue.request("g", "first")
     queue.take()

@@ -284,7 +284,7 @@ def test_change_that_is_put_off_is_taken_at_its_time_and_once() -> None:
         agenda.take()
 
 
-# ---- the groups that a topic concerns (seed 000, `consumerGroupsPerTopic` and `groupsWithWildcardTopics`)
+# ---- the groups that a topic concerns (sources D7)
 
 
 def registrations(text: str) -> list[Registration]:
@@ -310,7 +310,7 @@ CONCERNED: dict[str, tuple[str, dict[str, str]]] = {
         "g: +flights.*; h: -flights.*",
         {"flights-2013": "g", "weather": "h"},
     ),
-    "joiners topics and wildcards are added": ("g: t; g: t u +w.*", {"u": "g", "weather": "g"}),  # hole 8 of the seed
+    "joiners topics and wildcards are added": ("g: t; g: t u +w.*", {"u": "g", "weather": "g"}),  # sources H8
     "topic of a departed last subscriber affects no group": ("g: t u +w.*; g: u", {"t": "", "weather": "", "u": "g"}),
     "subscription changed in place is detected": ("g: t; g: u", {"t": "", "u": "g"}),
     "invalid pattern does not affect the others": ("g: +( t +w.*", {"t": "g", "weather": "g"}),

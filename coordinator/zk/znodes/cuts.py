@@ -1,4 +1,4 @@
-"""The complete checkpoints of a region: a group's part of one, and cuts in the order of its segments (seed 002)."""
+"""The complete checkpoints of a region: a group's part of one, and cuts in the order of its segments (sources R24)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The coordinator's decisions for a group: its state, with target and eviction marks, and its history.
 
-Also client-side assignment: members' protocols, asks to a leader, its answers, and requests for another. Seed 001:
+Also client-side assignment (sources G1 to G3): protocols, asks to a leader, its answers, requests for another.
 JoinGroup is the `client` field of a registration, generation metadata the ask, SyncGroup the answer below it. The
 coordinator interprets neither metadata nor member state: both are base64 here, bytes for assignors only.
 """

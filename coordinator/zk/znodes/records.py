@@ -486,7 +486,7 @@ class Order(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Command(Record):
-    """One command, as in seed 000. Epoch, generation and incarnation are additions: they identify a stale one.
+    """One command (sources D31). Epoch, generation and incarnation are additions: they identify a stale one.
 
     :ivar threads: for `start-fetcher`, thread -> partitions: the consumer's complete assignment.
     :ivar partitions: for `stop-fetcher`, the partitions to revoke; empty means all.

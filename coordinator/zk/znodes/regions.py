@@ -1,4 +1,4 @@
-"""Consistent regions in ZooKeeper: the region, its checkpoints with their contributions, and requests (seed 002).
+"""Consistent regions in ZooKeeper: the region, its checkpoints with their contributions, and requests (sources R20).
 
 A checkpoint is a consistent cut: an offset of every partition, and its member's state after exactly the records below.
 States are opaque bytes: base64 here, or in a file when they are larger.
