@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.zk.errors import ConnectionLost, OutcomeUnknown, Refused, StoreError
+from coordinator.zk.errors import ConnectionLost, OutcomeUnknown, Refused, StoreError, ZooKeeperUnreachable
 from coordinator.zk.runtime import Event, ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Delete, Operation, Store
@@ -93,6 +93,26 @@ def test_consumer_unaware_of_its_second_registration_is_not_fenced_by_itself(wor
     two = world.consumer("g", "c1", {"t": 1})
     eventually(lambda: one.error, 10, "another process that takes the name still fences it")
     assert two.error is None
+
+
+def test_consumer_registers_again_after_an_outage_though_its_channel_is_removed_meanwhile(world: World) -> None:
+    opener, fronts, opened = kazoo_factory(world.zk, SESSION_MS), Fronts(Reads), list[bool]()
+
+    def opens() -> Store:
+        opened.append(True)
+        if len(opened) == 2:
+            raise ZooKeeperUnreachable("no server answers")
+        front = fronts(opener())
+        return front.after(PATHS.channel("c1"), lambda: world.remove(PATHS.channel("c1"))) if fronts[1:] else front
+
+    one = world.consumer("g", "c1", {"t": 1}, opener=opens)
+    before = world.stable("g", 1)
+
+    expire(fronts[0].behind)
+
+    world.stable("g", 1, above=before.generation)
+    assert one.error is None and len(opened) == 3
+    eventually(lambda: one.held == BOTH, 10, "it has its partitions back")
 
 
 # ---- the keeper

@@ -319,6 +319,17 @@ def test_batch_read_finds_a_group_that_a_lagging_server_does_not_know_yet(bench:
     assert names(planner.plan_all()) == [name]
 
 
+def test_segment_collected_with_its_file_while_a_batch_read_is_planned_is_left_out(bench: QueryBench) -> None:
+    sealed = [bench.seal(), bench.seal()]
+
+    def collects() -> None:
+        bench.path(sealed[0]).unlink()
+        bench.collect(sealed[:1])
+
+    planner = bench.batch_planner(front=lambda store: Reads(store).after(bench.paths.segments, collects, 3))
+    assert names(planner.plan_all()) == sealed[1:]
+
+
 def test_a_segment_collected_between_planning_and_reading_fails_the_read_by_name(bench: QueryBench) -> None:
     name = bench.seal()
     ((sealed,),) = bench.batch_planner().plan_all()

@@ -15,7 +15,7 @@ from consumer.consumer import Consumer
 from consumer.logs.embedded.producer import Producer
 from consumer.membership import contributor
 from coordinator.term.metrics import CoordinatorMetrics
-from coordinator.zk.errors import UsageError
+from coordinator.zk.errors import Refused, UsageError
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.security.access import AUTH_VARIABLE, digest_identity
 from coordinator.zk.security.policy import AclPolicy
@@ -24,8 +24,9 @@ from coordinator.zk.wire import OPEN_ACL
 from coordinator.zk.znodes.paths import ACL_POLICY, REGIONS, GroupPaths
 from coordinator.zk.znodes.regions import Region, RegionRequest
 from tests.support.cli import run, run_json, run_ok
+from tests.support.client_side import Hooked, writes
 from tests.support.region import PATHS, CountingRegion, running
-from tests.support.stores import Reads
+from tests.support.stores import Reads, lost_reply
 from tests.support.wait import eventually
 from tests.support.world import SESSION_MS, World
 
@@ -383,7 +384,20 @@ def test_foreign_znodes_below_checkpoints_stop_no_group_or_region(r: CountingReg
     r.reset(sequence)
 
     assert later > sequence + 1
+    # The coordinator removes a request without data at once: a hand puts a child below it before.
+    eventually(lambda: r.world.put(f"{PATHS.request}/stray") is None, 5, "it is there", ignoring=(Refused,))
+    eventually(lambda: r.world.data(PATHS.request) is None, 20, "the request is removed with its children")
     r.counts_on()
+
+
+def test_a_region_runs_after_a_lost_reply_to_its_reset(r: CountingRegion) -> None:
+    r.world.coordinator(wrap=Hooked)
+    r.joins("c1")
+    r.world.front(Hooked).after(writes(PATHS.root, b"Resetting"), lost_reply)
+
+    r.reset()
+
+    assert r.world.front(Hooked).has_acted
 
 
 def test_status_reports_unreadable_regions_with_their_path_and_failed_regions(world: World) -> None:

@@ -22,7 +22,7 @@ A line is a subject, plain words, and options as key=value; shell quotes keep wh
     request "topic u has changed"   by a leader
     topic t id-t 0,1                its id and partitions (or a range: 0-99)
     owners t-0                      if they are not those that members say they run
-    region r Running reset=1        of the group: sequence= next= groups= reason= held=1/119.9 (checkpoint/seconds); of
+    region r Running reset=1        of the group: kind= sequence= next= open= groups= reason= held=1/119.9 (seconds); of
                                     `every` member too; what a member has restored: ready=; group: ready= away=
     ages failed=0.3 grown=1.0       seconds; rules timeout=30 delay=0.5 (of the first generation) most=2 (members)
     pools p-slot-0,p-slot-1         the consumers of its fetcher pools
@@ -86,7 +86,7 @@ from coordinator.zk.znodes.group_state import (
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition, by_topic
 from coordinator.zk.znodes.paths import ask_name
 from coordinator.zk.znodes.records import Channel, Command, Registration, Seat, Topic
-from coordinator.zk.znodes.regions import GroupRegion, Progress, Region, RegionMembership
+from coordinator.zk.znodes.regions import CONSUMERS, GroupRegion, Progress, Region, RegionMembership
 from tests.support.strategies import only
 from tests.support.written_turns import COMMANDS, RECORD, WORDS, written
 
@@ -278,7 +278,9 @@ class Reader:
         one = self._one("region")
         checkpoint, _, seconds = one.text("held", "0/0").partition("/")
         record = Region(
+            one.text("kind", CONSUMERS),
             state=one.words[1],
+            open=one.number("open"),
             sequence=one.number("sequence"),
             next_sequence=one.number("next", 1),
             reset=one.number("reset", 1),
@@ -368,6 +370,7 @@ class Reader:
     def _registration(self, name: str, one: Line) -> Registration:
         offers = one.names("offers")
         kind = one.text("type", "consumer")
+        kind_of_region = self._one("region").text("kind", CONSUMERS)
         return Registration(
             one.text("life", f"{name}-1"),
             dict.fromkeys(one.names("wants"), 1),
@@ -380,7 +383,7 @@ class Reader:
             client=ClientProtocols(offers, dict.fromkeys(offers, ""), kind, digest=one.text("digest", "d"))
             if offers
             else None,
-            region=RegionMembership(one.text("region")) if "region" in one.options else None,
+            region=RegionMembership(one.text("region"), kind_of_region) if "region" in one.options else None,
         )
 
     def _seat(self, name: str, one: Line) -> SeatView:

@@ -13,13 +13,14 @@ from coordinator.zk.znodes.partitions import PartitionSet
 from coordinator.zk.znodes.records import (
     ASSIGN,
     ASSIGNMENT_FAILED,
+    DRAIN,
     START_FETCHER,
     STOP_FETCHER,
     UNKNOWN_MEMBER_ID,
     Command,
 )
 
-COMMANDS = {"start": START_FETCHER, "stop": STOP_FETCHER, "assign": ASSIGN, "failed": ASSIGNMENT_FAILED}
+COMMANDS = {"start": START_FETCHER, "stop": STOP_FETCHER, "assign": ASSIGN, "failed": ASSIGNMENT_FAILED, "drain": DRAIN}
 RECORD = {
     "started": "started_ms",
     "stopped": "stopped_ms",

@@ -166,7 +166,9 @@ def test_unpublished_offset_is_published_next_time_though_it_has_not_moved(life:
 
 
 def test_offset_whose_discontinuity_was_sealed_is_published_at_once(life: Life) -> None:
-    life.member.advance({T0: 30}, lost={T0: 5})
+    life.member.advance({T0: 30}, lost={T0: 5}, sealed="a file")
+    life.member.advance({T0: 35}, sealed="a file")  # of a seal that has succeeded: its reply was lost
+    assert life.channel.running[T0] == 30
 
     life.member.advance({T0: 40})
 
@@ -239,6 +241,8 @@ def test_process_that_lost_its_name_does_not_rejoin_under_it(life: Life) -> None
         for _ in range(3):
             life.poll()
             life.world.tick(10.0)
+    with pytest.raises(FencedInstanceId):
+        life.poll()
 
     assert life.held.starts == {}
 

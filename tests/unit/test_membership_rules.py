@@ -19,7 +19,7 @@ from coordinator.zk.store import Create, Delete, Listing, Node, SetData, Watch
 from coordinator.zk.znodes.group_state import PREPARING, STABLE
 from coordinator.zk.znodes.json_fields import MAX_COUNT
 from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.records import Channel, OwnerRecord
+from coordinator.zk.znodes.records import STOP_FETCHER, Channel, Command, OwnerRecord
 from coordinator.zk.znodes.segments import Pool
 from tests.property.group_world import GROUP, PATHS, SESSION_S, GroupWorld, MemberProcess, act_between
 from tests.property.test_convergence import settle
@@ -321,6 +321,14 @@ def test_ages_count_from_the_first_read_by_the_coordinator(world: GroupWorld) ->
     assert ages == [(0.0,) * 3, (1.5,) * 3, (3.0,) * 3]
     (sent,) = read(world, reader(world)).members.channels["a"].commands
     assert sent.age_s == 0.0  # another coordinator, another epoch: every member gets the whole time again
+
+
+def test_child_of_a_channel_with_another_name_is_no_command(world: GroupWorld) -> None:
+    world.tree.put(f"{PATHS.channel('a')}/other-0000000001", Command(STOP_FETCHER, 1, 1, "a-1").to_bytes())
+
+    (sent,) = read(world, reader(world)).channels["a"].commands
+
+    assert (sent.name, sent.command) == ("other-0000000001", None)
 
 
 def test_sign_of_life_is_timed_by_the_observed_change_of_the_channel(world: GroupWorld) -> None:
