@@ -56,7 +56,7 @@ class DrillOptions:
     :ivar kafka: whether `short` and `is_all` include the drills on a Kafka broker.
     :ivar is_secured: whether znodes have ACLs, and embedded servers TLS and SASL.
     :ivar zk: the operator's ensemble.  :ivar group: a group there.  :ivar execute: False for a dry run on it.
-    :ivar access: how its servers are reached.
+    :ivar access: to its servers.
     :ivar settings: before the drill and the ensemble adjust them.
     :ivar repeat: runs of each drill.  :ivar seed: of the first run.
     :ivar runs: the folder of the evidence.  :ivar keep: whether records and segments stay in it.
@@ -119,8 +119,8 @@ class DrillOptions:
         return NamedGroup(self.zk, self.settings.session_timeout_ms, self.group, access)
 
     def chosen(self) -> tuple[list[Drill], list[str]]:
-        """The drills to run, and a message for each that is skipped: `short` and `is_all` skip what the ensemble does
-        not support.
+        """The drills to run, and a message for each skipped one: `short` and `is_all` skip drills that the ensemble
+        does not support.
 
         :raises UsageError: when the ensemble does not support a named drill, or is too small.
         """
@@ -276,8 +276,8 @@ def _made_folder(parent: Path) -> Path:
 
 
 def _act(run: DrillRun, stage: Stage, announce: Announce) -> None:
-    """Run all steps; what is not reached is recorded as missing. L1 counts from `calm`, the time after the last fault,
-    however long the drill waits."""
+    """Run all steps; an unreached one is recorded as missing. L1 counts from `calm`, the time after the last fault,
+    regardless of the drill's waits."""
     drill, calm = run.drill, None
     try:
         stage.start_all()
@@ -311,7 +311,7 @@ def _act(run: DrillRun, stage: Stage, announce: Announce) -> None:
 
 
 def _settled_s(stage: Stage) -> float:
-    """The time after the last fault in which the group must become Stable.
+    """The bound of the time from the last fault until the group is Stable.
 
     It includes a leader's time to answer, and in a consistent region the wait of a generation for a checkpoint.
     """
@@ -424,7 +424,7 @@ def _window(run: DrillRun, events: Sequence[Event], fault_at: float) -> list[str
 
 
 def _compared(promise: Promise, bounds: Mapping[str, float], effects: Measured | None) -> dict[str, Any]:
-    """A promise in run.json, compared with what was measured."""
+    """A promise in run.json, compared with the measurement."""
     bound = promise.bound(bounds)
     was = promise.measured(effects) if effects is not None else None
     return {

@@ -1,4 +1,4 @@
-"""The access policy of a chroot and of its groups; which ACLs deviate from it, and setting them while groups run."""
+"""The access policy of a chroot and of its groups; finding deviating ACLs, and setting them while groups run."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from ..zk.znodes.paths import (
 from .topics import ensure_parents
 
 PROBE: Final = "acl-probe-"
-"""How a znode below `/consumers` begins that shows whether a client is an operator."""
+"""Prefix of a znode below `/consumers` that shows whether a client is an operator."""
 _KEEPS_CHANGING: Final = "the access policy keeps changing: try again"
 _NO_POLICY: Final = "this chroot has no access policy: run zk-coordinator acl apply first"
 _NO_MEMBERS: Final = "name the identities of the group's members with --members"
 
 _VERBS: Final = {"c": "create below it", "d": "delete below it", "r": "read it", "w": "write it", "a": "set its ACL"}
 PASSES: Final = 20
-"""Passes over the tree in which a migration must come to rest."""
+"""Maximum passes of a migration over the tree."""
 SET_AT_ONCE: Final = 1000
-"""ACLs that are set between two reads of a migration."""
+"""ACLs to set between two reads of a migration."""
 
 
 def read_policy(store: AclStore) -> AclPolicy:
@@ -78,7 +78,7 @@ def groups_outside_their_region(store: AclStore, groups: Mapping[str, AclPolicy 
 
 
 def create_group(store: AclStore, group: str, members: Sequence[str], regions: Sequence[str]) -> None:
-    """Create a group without members: its parents, its empty state, and who its members may be.
+    """Create a group without members: its parents, its empty state, and its members' identities.
 
     :raises UsageError: when it exists, or the chroot is secured and it has no members.
     """
@@ -94,7 +94,7 @@ def create_group(store: AclStore, group: str, members: Sequence[str], regions: S
         if store.get(paths.root) is not None:
             node, wanted = store.get(paths.acl), policy.to_bytes() if members else b""
             if isinstance(before, OutcomeUnknown) and (node.data if node is not None else b"") == wanted:
-                return  # it was created by the try before
+                return  # created by the previous attempt
             raise UsageError(f"group {group} exists: zk-coordinator acl members changes who its members may be")
         ensure(store, (CONSUMERS, GROUPS))
         made: list[Operation] = [Create(path, acl=acl_of(path, policy)) for path in (*paths.skeleton[2:], paths.sync)]
@@ -107,9 +107,9 @@ def create_group(store: AclStore, group: str, members: Sequence[str], regions: S
 
 
 def set_members(store: AclStore, group: str, members: Sequence[str], regions: Sequence[str] | None = None) -> None:
-    """Set who may be a member of an existing group. ACLs of its znodes follow with `apply`.
+    """Set the members' identities of an existing group. ACLs of its znodes follow with `apply`.
 
-    :param regions: the consistent regions that it may be bound to; None for those of before.
+    :param regions: the consistent regions that it may be bound to; None keeps the present ones.
     :raises UsageError: when there is no such group, or no policy.
     """
     checked_name("group", group)
@@ -133,7 +133,7 @@ def set_members(store: AclStore, group: str, members: Sequence[str], regions: Se
 
 
 def of_group(policy: AclPolicy, found: AclPolicy | None) -> AclPolicy:
-    """The policy of a group by that of the chroot, with the members that it has."""
+    """The policy of a group by that of the chroot, with its own members."""
     return replace(policy, members=found.members, regions=found.regions) if found is not None else policy
 
 
@@ -156,9 +156,9 @@ def _readable(path: str, node: Node | None) -> Node | None:
 
 
 def require_operator(store: AclStore, policy: AclPolicy) -> None:
-    """Refuse a policy that would lock out its author: a znode that the operators alone may read must be readable.
+    """Refuse a policy that would lock out its author: a znode with READ for operators only must be readable.
 
-    The others of the policy are in its ACL too: a scheme that the server does not know is refused before any change.
+    Its ACL has the policy's other identities, too: an unknown scheme is refused before any change.
 
     :raises UsageError: when this client is none of its operators, or the server does not know a scheme.
     """
@@ -213,8 +213,8 @@ def _touched(store: AclStore, top: Node) -> list[Operation]:
 
 
 def _written(store: AclStore, path: str, policy: AclPolicy) -> list[Operation]:
-    """The operations that write a policy. The ACL of an existing znode is set before: who hears of the change may read
-    it then."""
+    """The operations that write a policy. The ACL of an existing znode is set before: clients notified of the change
+    may then read it."""
     acl, data = acl_of(path, policy), policy.to_bytes()
     node = _readable(path, store.get(path)) if store.set_acl(path, acl) else None
     if node is None:
@@ -248,7 +248,7 @@ def _write_group(store: AclStore, group: str, policy: AclPolicy, before: Failure
 
 
 def _same(store: AclStore, policy: AclPolicy) -> Node:
-    """The znode of the chroot's policy, which is still this one."""
+    """The znode of the chroot's policy, if unchanged."""
     node = store.get(ACL_POLICY)
     if node is None or node.data != policy.to_bytes():
         raise CoordinatorError("another operator has changed the policy meanwhile: look at acl check")
@@ -260,10 +260,10 @@ def _same(store: AclStore, policy: AclPolicy) -> Node:
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """A znode whose ACL, or a group's policy that, is not by the policy of the chroot.
+    """A znode's ACL, or a group's policy, that deviates from the policy of the chroot.
 
     :ivar found: empty when this client may neither read nor administer the znode.
-    :ivar meaning: what that allows or prevents.
+    :ivar meaning: its effect.
     """
 
     path: str
@@ -273,7 +273,7 @@ class Deviation:
 
 
 def check(store: AclStore, brokers: Brokers) -> Iterator[Deviation]:
-    """The znodes whose ACLs deviate from the policy, parents first; before them groups whose own policy does.
+    """The znodes whose ACLs deviate from the policy, parents first; before them groups with a deviating policy.
 
     :raises CoordinatorError: when a policy cannot be read.
     """
@@ -287,7 +287,7 @@ def check(store: AclStore, brokers: Brokers) -> Iterator[Deviation]:
 
 
 def deviations(store: AclStore, policy: AclPolicy, brokers: Brokers) -> Iterator[Deviation]:
-    """The znodes whose ACLs are not by `policy`, parents first.
+    """The znodes whose ACLs deviate from `policy`, parents first.
 
     :raises CoordinatorError: when a group's policy cannot be read.
     """
@@ -306,12 +306,12 @@ def deviations(store: AclStore, policy: AclPolicy, brokers: Brokers) -> Iterator
 
 
 def apply(store: AclStore, policy: AclPolicy, brokers: Brokers) -> tuple[int, list[str]]:
-    """Write the policy, then the ACLs of all znodes, while groups run. Repeated after an interruption, it goes on.
+    """Write the policy, then the ACLs of all znodes, while groups run. Repeated after an interruption, it continues.
 
-    First the policy: what processes create from then on has the new ACLs. Then the tree, parents first, until a pass
-    finds nothing to set. A znode that this client may not administer is passed over.
+    First the policy: from then on processes create znodes with the new ACLs. Then the tree, parents first, until a pass
+    finds nothing to set. A znode is skipped if this client may not administer it.
 
-    :returns: the number of ACLs that were set, and the znodes whose ACL this client may not set.
+    :returns: the number of ACLs set, and the znodes whose ACL this client may not set.
     :raises UsageError: when this client is not an operator of the policy, the server does not know a scheme in it, or a
         group has no members in it.
     :raises CoordinatorError: when the tree does not come to rest, or another operator changes the policy meanwhile.
@@ -355,7 +355,7 @@ def apply(store: AclStore, policy: AclPolicy, brokers: Brokers) -> tuple[int, li
 class _Wanted:
     """The policy for each znode, by that of the chroot and the members of groups.
 
-    Not by the groups' own copies of it, which a process may have: an interrupted migration leaves some behind.
+    Not by the groups' own copies of it: an interrupted migration leaves outdated ones.
     """
 
     def __init__(self, store: AclStore, policy: AclPolicy) -> None:
@@ -380,7 +380,7 @@ class _Wanted:
 
 
 def _tree(store: AclStore, policy: AclPolicy, brokers: Brokers) -> Iterator[list[str]]:
-    """Every znode of the product that exists, parents first; of topics only where Kafka does not manage them."""
+    """Every existing znode of the product, parents first; of topics only where Kafka does not manage them."""
     if _owns_chroot(store, policy, brokers):
         yield [ROOT]
     roots = [CONSUMERS]
@@ -400,7 +400,7 @@ def _tree(store: AclStore, policy: AclPolicy, brokers: Brokers) -> Iterator[list
 
 def _owns_chroot(store: AclStore, policy: AclPolicy, brokers: Brokers) -> bool:
     """Whether `/` is the product's alone, and operators may administer it. The ensemble's root, and Kafka's chroot, are
-    not; and one that somebody else has closed is not opened.
+    not; nor is a root closed by another administrator.
     """
     listing = store.children(ROOT)
     if listing is None or not {*listing.found} <= {path.split("/")[1] for path in (CONSUMERS, brokers.root)}:
@@ -423,7 +423,7 @@ def _as_shown(expected: Acl, found: Acl) -> Acl:
 
 
 def _is_masked(acl: Acl) -> bool:
-    """Whether the server hides digests in it: from who may not administer the znode."""
+    """Whether the server hides digests in it: from clients without ADMIN on the znode."""
     return any(one.identity.startswith("digest:") and one.identity.endswith(":x") for one in acl)
 
 
@@ -436,7 +436,7 @@ def _combined(acl: Acl) -> dict[str, int]:
 
 
 def _meaning(found: Acl, expected: Acl) -> str:
-    """What a deviation allows and prevents, in one line."""
+    """The effect of a deviation, in one line."""
     if not found:
         return "this client may neither read nor administer it: an operator may remove it"
     has, needs = _combined(found), _combined(_as_shown(expected, found))

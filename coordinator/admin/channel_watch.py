@@ -1,6 +1,6 @@
-"""Following the channels of a group live, for `channel watch`, and the events in what it saw.
+"""Following the channels of a group live, for `channel watch`, and deriving the events.
 
-An acknowledged command is gone in milliseconds, and one-shot watches lose events between two reads: this uses a
+An acknowledged command is removed in milliseconds, and one-shot watches lose events between two reads: this uses a
 persistent recursive watch, and reads a command from within the callback of its event.
 """
 
@@ -36,10 +36,10 @@ class ChannelEvent:
     :ivar event: `command` (sent), `acknowledged`, `withdrawn`, `removed` (unknown which of the two),
         `registered` and `ended` (a consumer's incarnation), `missed` (events may have been missed).
     :ivar at_ms: wall clock.
-    :ivar partitions: topic -> ranges: those that a start names or a stop revokes; None for a stop of everything, and
-        for a command of client-side assignment.
+    :ivar partitions: topic -> ranges, started or revoked; None for a stop of everything, and for a command of
+        client-side assignment.
     :ivar took_ms: time since the command was seen.
-    :ivar ask: the ask that the command names.
+    :ivar ask: the command's assignment request.
     :ivar reason: why the assignment failed (`assignment-failed`).
     """
 
@@ -64,7 +64,7 @@ class ChannelEvent:
 
 @dataclass(frozen=True, slots=True)
 class SeenCommand:
-    """A command that is or was in a channel.
+    """A present or removed command of a channel.
 
     :ivar command: None when unreadable.  :ivar problem: why.
     :ivar since_s: monotonic time at which it was seen; None when it was in the channel before.
@@ -86,7 +86,7 @@ def sent(seen: SeenCommand, at_ms: int) -> ChannelEvent:
 def removed(
     seen: SeenCommand, channel: Channel | None, at_ms: int, now_s: float, with_channel: bool | None = None
 ) -> ChannelEvent:
-    """A command is gone: acknowledged or withdrawn, according to the data of its channel.
+    """A command was removed: acknowledged or withdrawn, according to the data of its channel.
 
     :param channel: read just after the removal; None when unreadable.
     :param with_channel: whether the channel was written in the same multi; None when unknown.
@@ -117,7 +117,7 @@ def registered(consumer: str, registration: Registration | None, problem: str | 
 
 
 def ended(consumer: str, incarnation: str | None, channel: Channel | None, at_ms: int) -> ChannelEvent:
-    """A consumer's `ids` znode is gone."""
+    """A consumer's `ids` znode was removed."""
     if channel is None:
         note = "its channel cannot be read"
     elif incarnation is not None and channel.incarnation != incarnation:
@@ -166,7 +166,7 @@ def _how_it_ended(seen: SeenCommand, channel: Channel | None, with_channel: bool
 
 @dataclass(frozen=True, slots=True)
 class _Happened:
-    """An event, as its callback recorded it: the znode, the time, and the read that it sent."""
+    """An event as recorded by its callback: the znode, the time, and the read sent for it."""
 
     kind: str
     what: str
@@ -200,7 +200,7 @@ class ChannelWatch:
         self._happened: Queue[_Happened] = runtime.queue()
 
     def events(self, for_s: float | None = None) -> Iterator[ChannelEvent]:
-        """All events, the commands that are already there first, for `for_s` seconds (None: without end).
+        """All events, the existing commands first, for `for_s` seconds (None: without end).
 
         :raises ZooKeeperUnreachable: when no server answers at the start; later it retries.
         :raises StoreError: when the server does not support persistent watches.
@@ -230,7 +230,7 @@ class ChannelWatch:
         self._happened.put(_Happened(event.kind, *place, now_s, now_ms, read, is_with_channel))
 
     def _is_with_channel(self, event: TreeEvent) -> bool:
-        """Whether the event before, of the same channel, was a change of its data in the same multi."""
+        """Whether the previous event, of the same channel, was a change of its data in the same multi."""
         root = f"{self._paths.channels}/"
         if not event.path.startswith(root):
             return False
@@ -242,7 +242,7 @@ class ChannelWatch:
         return (before.kind, before.path, before.zxid) == ("changed", f"{root}{consumer}", event.zxid)
 
     def _place(self, path: str) -> tuple[str, str, str] | None:
-        """What a path is of, the consumer, and the command if any; None for other paths and invalid names."""
+        """The kind of a path, its consumer, and its command if any; None for other paths and invalid names."""
         for root, what in ((self._paths.channels, COMMANDS), (self._paths.ids, IDS)):
             if path.startswith(f"{root}/"):
                 consumer, _, name = path[len(root) + 1 :].partition("/")
@@ -351,7 +351,7 @@ class ChannelWatch:
         return events
 
     def _read_lives(self, store: TreeStore) -> list[ChannelEvent]:
-        """The registered consumers; the first reading returns no events for those that are already there."""
+        """The registered consumers; the first reading returns no events for them."""
         nodes = existing_nodes(store, self._consumers(store, self._paths.ids), self._paths.id)
         found = {name: self._read_registration(name, node) for name, _, node in nodes}
         at_ms = self._runtime.wall_ms()

@@ -1,4 +1,4 @@
-"""Operator requests to the coordinator: pause, resume, resign, request a turn, remove members' seats, lift marks.
+"""Operator requests to the coordinator: pause, resume, resign, a turn; removing seats, lifting eviction holds.
 
 Each is one znode, changed by compare-and-set; the elected coordinator watches it.
 """
@@ -192,9 +192,9 @@ def checked_request(store: Store, group: str, reason: str | None) -> GroupPaths:
 
 
 def request_turn(store: Store, group: str, by: str, since_ms: int, reason: str | None) -> tuple[bool, str]:
-    """Request a turn of `group`; the request is kept until a coordinator has taken it.
+    """Request a turn of `group`; the request stays until a coordinator has taken it.
 
-    :returns: whether the request is new (else there was one already), and by whom it was made.
+    :returns: whether the request is new (else there was one already), and its author.
     :raises UsageError: when there is no such group, or it is paused.
     :raises CoordinatorError: when no coordinator is elected.
     """
@@ -215,7 +215,7 @@ def request_turn(store: Store, group: str, by: str, since_ms: int, reason: str |
 
 
 def await_turn(store: Store, runtime: Runtime, group: str, timeout_s: float) -> bool:
-    """Whether the request of a turn of `group` is gone within `timeout_s` seconds: the turn has been taken."""
+    """Whether the request of a turn of `group` is removed within `timeout_s` seconds: the turn has been taken."""
     path = GroupPaths(group).request
     return bool(_awaited(runtime, lambda watch: store.get(path, watch=watch) is None, timeout_s))
 
@@ -286,20 +286,20 @@ def remove_seats(store: Store, group: str, instances: Sequence[str], reason: str
 
 
 def _removed(path: str, reason: str, node: Node | None) -> Change[None]:
-    """A seat that is already gone counts as removed; an unreadable one its member's next registration overwrites."""
+    """A missing seat counts as removed; an unreadable one is overwritten by its member's next registration."""
     if node is None:
         return Change((), None)
     return Change([SetData(path, changed(path, node.data, {"removed": reason}), node.stat.version)], None)
 
 
-# ---- marks
+# ---- eviction holds
 
 
 def marks_of(store: Store, group: str, consumer: str, incarnation: str) -> tuple[Mark, ...]:
-    """The marks that would be lifted.
+    """The eviction holds that would be lifted.
 
-    :param consumer: whose marks.  :param incarnation: only that of this incarnation; empty for all of the consumer.
-    :raises UsageError: when there is no such group or mark.
+    :param consumer: their consumer.  :param incarnation: their incarnation; empty for all of the consumer.
+    :raises UsageError: when there is no such group or hold.
     :raises CoordinatorError: when the group's state cannot be read.
     """
     path = checked_group(store, group).state
@@ -309,12 +309,12 @@ def marks_of(store: Store, group: str, consumer: str, incarnation: str) -> tuple
 def lift(
     store: Store, runtime: Runtime, group: str, consumer: str, incarnation: str, by: str, reason: str | None
 ) -> tuple[Mark, ...]:
-    """Remove the marks from the state by its version, and request a turn; returns the marks that were removed.
+    """Remove the eviction holds from the state by its version, and request a turn; returns them.
 
-    All other fields of the state stay as they are. A turn that has read the state before is refused.
+    All other fields of the state stay unchanged. A turn that has read the state before is refused.
 
     :param consumer: as of `marks_of`.  :param by: the operator.
-    :raises UsageError: when there is no such group or mark, the group is paused, or the reason is too long.
+    :raises UsageError: when there is no such group or hold, the group is paused, or the reason is too long.
     :raises CoordinatorError: when the state cannot be read, or no coordinator is elected.
     """
     path = checked_request(store, group, reason).state  # before anything is lifted
@@ -332,7 +332,7 @@ def lift(
 
 
 def _marks(group: str, consumer: str, incarnation: str, node: Node | None) -> tuple[tuple[Mark, ...], tuple[Mark, ...]]:
-    """The marks to lift, and the others."""
+    """The eviction holds to lift, and the others."""
     try:
         marks = GroupState.parse(GroupPaths(group).state, node.data).marks if node is not None else ()
     except BadData as error:

@@ -1,10 +1,10 @@
 """Removing an unused group, with all its znodes.
 
 A small group is removed in one multi. A larger one takes several, and between two of them the command may die or a
-member register. So the order is: first what is optional (segments, as if they had been collected; history, channels
+member register. So the order is: first the optional znodes (segments, as if collected; history, channels
 of ended consumers), then its offsets, and **last, in one multi, its `state` with all parents**. Until then `state`
-keeps its generation and its marks, and the rest is a complete Empty group: it can be deleted again, and a member that
-joins it continues at the remaining offsets. Without `state` every later multi would have lost its fence, and the
+keeps its generation and its eviction holds, and the rest is a complete Empty group: it can be deleted again, and a
+joining member continues at the remaining offsets. Without `state` every later multi would have lost its fence, and the
 coordinator, which creates a missing `state`, would make all members wait for a lease.
 
 Each multi checks the version of `state` and that there is neither a member nor a new query, so a registration in
@@ -46,14 +46,14 @@ class Removed:
 
 
 Removable = tuple[int, int, int, int]
-"""Numbers of the znodes, offsets and sealed segments that a removal would remove, and of the bytes in their files."""
+"""Numbers of the znodes, offsets and sealed segments to be removed, and of the bytes in their files."""
 
 
 def delete_group(store: Store, group: str) -> Removed:
     """Remove a group. A segment's file is removed after the multi that removes its znode.
 
     :raises GroupIdNotFound: when the group does not exist.
-    :raises GroupNotEmpty: when the group is in use; the message contains what had been removed before.
+    :raises GroupNotEmpty: when the group is in use; the message contains the removals before.
     :raises BadData: when its state cannot be read.
     :raises StoreError: when ZooKeeper did not answer, or concurrent writes keep winning.
     """
@@ -75,7 +75,7 @@ def delete_group(store: Store, group: str) -> Removed:
 
 
 def removable(store: Store, group: str) -> Removable:
-    """What `delete_group` would remove now. Writes nothing; raises as it does."""
+    """The preview of `delete_group`. Writes nothing; raises as it does."""
     paths = GroupPaths(group)
     found = _unused(store, look(store, group))
     segments = [readable(Segment.parse, path, node) for path, node in found.items() if _is_segment(paths, path)]
@@ -154,7 +154,7 @@ def _in_use(standing: Standing, znodes: Mapping[str, Node]) -> str | None:
 def _steps(
     standing: Standing, znodes: Mapping[str, Node], unbound: Sequence[Operation]
 ) -> Iterator[tuple[Sequence[Operation], Sequence[Operation]]]:
-    """The multis, each to be committed after the one before: its fence, and its removals.
+    """The multis, to be committed in order: each with its fence, and its removals.
 
     The last multi needs no fence besides its own operations: `state` by its version, and parents, which must be empty.
 

@@ -78,7 +78,7 @@ class Reading:
         return [self.record(path, node, parse) for path, node in zip(paths, self.store.get_many(paths), strict=True)]
 
     def record(self, path: str, node: Node | None, parse: Callable[[str, bytes], T]) -> T | None:
-        """`parsed`, of a znode that has been read."""
+        """`parsed`, of an already read znode."""
         try:
             return parse(path, node.data) if node is not None else None
         except BadData as error:
@@ -152,9 +152,9 @@ class ShownPartition:
         return end - self.offset if end is not None and self.offset is not None and self.offset <= end else None
 
     def of(self, topic: Topic | None) -> ShownPartition | None:
-        """It in the topic of that name that exists now: an offset of an earlier one is none of this.
+        """It in the current topic of the name, without an offset of an earlier topic.
 
-        None when the topic has no such partition, and no consumer holds it. Without a topic all is as it was.
+        None when the topic has no such partition, and no consumer holds it. Without a topic it is unchanged.
         """
         if topic is None:
             return self
@@ -167,7 +167,7 @@ class ShownPartition:
 
 @dataclass(frozen=True, slots=True)
 class ShownAsk:
-    """An ask to a leader.
+    """An assignment request to a leader.
 
     :ivar ask: None when it cannot be read.
     :ivar is_answered: whether the leader has answered it.
@@ -200,13 +200,13 @@ class ShownGroup:
 
     @property
     def adopted(self) -> ShownAsk | None:
-        """The ask whose answer is the target."""
+        """The assignment request of the adopted target."""
         name = self.state.client.ask if self.state.client is not None else ""
         return next((ask for ask in self.asks if ask.name == name), ShownAsk(name, None) if name else None)
 
     @property
     def leader(self) -> str | None:
-        """The member whose answer is the target, in the incarnation that was asked; a seat survives incarnations."""
+        """The leader whose proposal is the target, in the addressed incarnation; a seat survives incarnations."""
         ask = self.adopted.ask if self.adopted is not None else None
         member = next((one for one in self.members if ask is not None and one.consumer == ask.leader), None)
         if ask is None or member is None or member.consumer not in ask.members:
@@ -217,7 +217,7 @@ class ShownGroup:
 
     @property
     def pending(self) -> ShownAsk | None:
-        """The newest ask that is neither adopted nor failed."""
+        """The newest assignment request that is neither adopted nor failed."""
         client = self.state.client
         if client is None:
             return None

@@ -1,4 +1,4 @@
-"""The data that `zk-coordinator status` shows, and health findings: each check is a pure function of the data.
+"""The data of `zk-coordinator status`, and health findings: each check is a pure function of the data.
 
 Times are compared with the local wall clock, so a bound should be longer than the clock skew.
 """
@@ -31,18 +31,18 @@ from .verify import not_live
 ELECTIONS = 3
 """Attempts to read the coordinator with a matching epoch."""
 NEWEST_CHECKPOINTS = 25
-"""Number of a region's checkpoints that are read; the coordinator keeps 20 aborted ones."""
+"""Maximum number of a region's checkpoints to read; the coordinator keeps 20 aborted ones."""
 
 STUCK_AFTER_MS = 60_000
 DIFFERS_AFTER_MS = 5_000
 """A registration is read after its channel: another incarnation may have registered in between."""
 BEHIND_RECORDS, BEHIND_BYTES = 1_000_000, 2**30
-"""From any of these on, or `FAR_BEHIND_SEGMENTS`, a silent query is far behind; the last is a quarter of a backlog's
-default bound."""
+"""A silent query is far behind from either of these, or `FAR_BEHIND_SEGMENTS`, on; the last is a quarter of a
+backlog's default bound."""
 MOST_UNREADABLE = 20
 """Unreadable znodes with a finding each."""
 ABORTED_IN_A_ROW = 3
-"""Checkpoints of a region: each death of a member aborts one, so that fewer in a row mean little."""
+"""Aborted checkpoints of a region in a row: each death of a member aborts one, so that fewer mean little."""
 INTERVALS_LATE = 3
 """A checkpoint is delayed while a member's contribution to the one before is late."""
 RESETS_IN_A_ROW = 3
@@ -54,7 +54,7 @@ class GroupStatus:
     """A group, with additional data for the checks.
 
     :ivar rebalance: the record of its last rebalance.
-    :ivar request: a requested turn that has not been taken yet.
+    :ivar request: a requested turn not taken yet.
     :ivar silent: its silent queries.
     """
 
@@ -67,10 +67,10 @@ class GroupStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """All that `zk-coordinator status` shows.
+    """The data of `zk-coordinator status`.
 
     :ivar coordinator: the elected node, None when there is none or it is unreadable.
-    :ivar standby: the other nodes that run, by their names; nodes of releases before this znode are not listed.
+    :ivar standby: the other running nodes, by their names; nodes of releases before this znode are not listed.
     :ivar coordinator_session: session of the coordinator's znode, 0 when it is persistent; None without a znode.
     """
 
@@ -124,7 +124,7 @@ def _coordinator(reading: Reading) -> tuple[records.EpochRecord | None, records.
 
 
 def _standby(reading: Reading, elected: int) -> tuple[records.NodeRecord, ...]:
-    """The nodes that are listed by their own sessions, but the elected one.
+    """The nodes listed by their own sessions, without the elected one.
 
     :param elected: its session; 0 without one.
     """
@@ -285,7 +285,7 @@ def _evictions(status: Status, group: GroupStatus, clock: _Clock) -> Found:
 
 
 def _members(status: Status, group: GroupStatus, clock: _Clock) -> Found:
-    """Registrations that do not fit their channels: one multi writes both, so that they differ only for a moment."""
+    """Registrations that differ from their channels: one multi writes both, so that they differ only for a moment."""
     for member in group.shown.members:
         why = not_live(member) if member.registration is not None and member.channel is not None else None
         is_settled = member.changed_ms is None or clock.now_ms - member.changed_ms >= DIFFERS_AFTER_MS
@@ -355,7 +355,7 @@ def _region(status: Status, shown: ShownRegion, clock: _Clock) -> Found:
         interval = f"checkpoint_interval_ms is {region.interval_ms}"
         yield "checkpoint-late", f"no checkpoint since {what} {clock.age(newest_ms)} ago ({interval})"
     resets = region.reset - shown.cut_reset if shown.cut_reset is not None else 0
-    # Each reset sets `since_ms`: the age of the present one is not the age of what they repeat.
+    # Each reset sets `since_ms`: the age of the present reset is not that of the series.
     is_repeated = region.state == RESETTING and resets >= RESETS_IN_A_ROW
     cut_ms = shown.cut_ms
     if is_repeated and cut_ms is not None and bound_ms and clock.now_ms - cut_ms > bound_ms and is_active:

@@ -1,4 +1,4 @@
-"""Setting and removing offsets of inactive groups: how those are detected, and how commits fence against members.
+"""Setting and removing offsets of inactive groups: their detection, and the fence of commits against members.
 
 A member can register at any moment, and its multi does not change `state`. But before it receives a command the
 coordinator writes `state`, and every start of a fetcher is committed with a write of it. So a commit that checks the
@@ -40,7 +40,7 @@ class GroupIdNotFound(CoordinatorError):
 
 
 class GroupNotEmpty(CoordinatorError):
-    """The group is in use; the message contains by which consumer."""
+    """The group is in use; the message contains the consumer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Standing:
 
     @property
     def hint(self) -> str:
-        """What an operator may wait for while `state` is behind; a sentence after another, or empty."""
+        """The change to wait for while `state` is behind; a further sentence for an operator, or empty."""
         if self.state.state in INACTIVE or self.members:
             return ""
         return " It has no member any more: it is Empty after the next turn of an elected coordinator."
@@ -157,7 +157,7 @@ class Committed:
 
 
 def inactive(store: Store, group: str, of_region: bool = False) -> Standing:
-    """The standing of an unused group.
+    """The users of an unused group.
 
     :param of_region: whether it may be in a consistent region.
     :raises CoordinatorError: when the group is in use, in the words of kafka-consumer-groups.
@@ -202,14 +202,14 @@ def write_offsets(
     a region.
 
     Each multi checks `state`, so it is refused once a member has received a command, and each offset is replaced only
-    if it is unchanged since the new one was decided: a shift must start from the current offset. One that does not move
+    if it is unchanged since the new one was decided: a shift must start from the current offset. An unmoved offset
     is not written: its discontinuity stays.
 
     :param topics: the existing topics. A topic without offsets of this group is recorded as begun by the group: the
         start in its other partitions is its consumers' choice.
     :param of_region: whether the group may be in a consistent region.
-    :raises CoordinatorError: when the group is in use, or an offset has changed meanwhile; the message contains how
-        many of them are set.
+    :raises CoordinatorError: when the group is in use, or an offset has changed meanwhile; the message contains the
+        number of offsets set.
     """
     paths = GroupPaths(group)
     is_new = not of_region and all(each.known.version is None for each in new)
@@ -259,7 +259,7 @@ def _write_some(store: Store, standing: Standing, left: Sequence[NewOffset], kno
 
 
 def _unset(store: Store, paths: GroupPaths, left: Sequence[NewOffset], so_far: str) -> list[NewOffset]:
-    """Those of `left` that are still to be set, after a commit that was refused or whose reply was lost.
+    """The offsets of `left` still to be set, after a refused commit or a lost reply.
 
     :raises CoordinatorError: when another client has changed one.
     """
@@ -366,7 +366,7 @@ Deletions = dict[tuple[str, int | None], str | None]
 
 
 def delete_offsets(store: Store, topics: Mapping[str, Topic], group: str, scopes: Iterable[Scope]) -> Deletions:
-    """Remove offsets of topics without a subscribed member, and with a topic's last one the record that it was begun.
+    """Remove offsets of topics without a subscribed member, and with a topic's last offset `offsets/[topic]`.
 
     A member that subscribes meanwhile receives no partitions before `state` has changed, which refuses the removal.
 
@@ -397,7 +397,7 @@ def delete_offsets(store: Store, topics: Mapping[str, Topic], group: str, scopes
 
 
 def _subscribed(store: Store, standing: Standing) -> Callable[[str], bool]:
-    """Whether a group's members subscribe to a topic, run some of it or shall run it."""
+    """Whether a group's members subscribe to a topic, run some of it or have it in their target."""
     paths = standing.paths
     topics = {p.topic for target in standing.state.target.values() for p in target.partitions}
     if standing.state.client is not None:  # a leader decides which topics a wildcard matches

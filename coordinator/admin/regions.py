@@ -47,7 +47,7 @@ class ShownRegion:
 
     :ivar region: None when it cannot be read.
     :ivar members: group -> members in its target.
-    :ivar cut_ms: completion time of the checkpoint that it would reset to; None for the initial state.
+    :ivar cut_ms: completion time of the checkpoint restored by a reset; None for the initial state.
     :ivar cut_reset: number of the reset before that checkpoint; None when it is not known.
     """
 
@@ -124,7 +124,7 @@ def read_contributions(reading: Reading, region: str, sequence: int) -> dict[str
 
 
 def checked_target(found: ShownRegion, sequence: int | None) -> int:
-    """The checkpoint that a reset returns to.
+    """The checkpoint restored by a reset.
 
     :param sequence: None for the region's current one.
     :raises UsageError: when there is no such complete checkpoint, and for a region of slots.
@@ -158,7 +158,7 @@ def request(store: Store, region: str, asked: regions.RegionRequest) -> None:
         if isinstance(before, OutcomeUnknown):
             if standing is not None and standing.data == data:
                 return
-            # It may have been answered already: sent again, a reset would come twice.
+            # It may have been answered already: resent, a reset would happen twice.
             raise StoreError(
                 f"the reply to the request for region {region} was lost: look at `zk-coordinator regions describe "
                 f"{region}` before you send it again"
@@ -177,7 +177,7 @@ def request(store: Store, region: str, asked: regions.RegionRequest) -> None:
 def unbinding(store: Store, group: str) -> list[Operation]:
     """The operations that remove a group from every region that lists it, for the multi that deletes the group.
 
-    Refused when a region has changed meanwhile. An unreadable region is left alone.
+    Refused when a region has changed meanwhile. An unreadable region is not changed.
     """
     found: list[Operation] = []
     for _, path, node in existing_nodes(store, names_below(store, REGIONS), lambda name: RegionPaths(name).root):
@@ -205,7 +205,7 @@ def remove_group(store: Store, region: str, group: str) -> tuple[str, ...]:
         in_state = standing.state.region is not None and standing.state.region.name == region
         if not in_state and (record is None or group not in record.groups):
             if isinstance(before, OutcomeUnknown):
-                return record.groups if record is not None else ()  # the try before has done it
+                return record.groups if record is not None else ()  # done by the previous attempt
             raise UsageError(f"group {group} is not bound to consistent region {region}: see `regions list`")
         if why := standing.in_use:
             raise GroupNotEmpty(f"group {group} stays in region {region}: {why}.{standing.hint}")
@@ -232,7 +232,7 @@ def remove_group(store: Store, region: str, group: str) -> tuple[str, ...]:
 def _write_offsets(store: Store, paths: RegionPaths, region: regions.Region, group: str) -> None:
     """Set `offsets/` to the cut, else to the group's start: an aborted checkpoint has left offsets of a lost state.
 
-    For a topic that was re-created since, `offsets/` is kept.
+    Of a topic recreated since, `offsets/` is kept.
     """
     there = committed(store, GroupPaths(group))
     newest = {part: before.record.topic_id for part, before in there.items() if before.record is not None}

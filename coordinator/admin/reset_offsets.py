@@ -73,7 +73,7 @@ class PartitionOffsets:
 
 @dataclass(frozen=True, slots=True)
 class NewOffset:
-    """A partition's new offset; `warning` reports where it differs from the requested one."""
+    """A partition's new offset; `warning` reports a difference from the requested offset."""
 
     known: PartitionOffsets
     offset: int
@@ -229,11 +229,11 @@ def to_csv(rows: Iterable[tuple[str, TopicPartition, int]], with_group: bool) ->
     return out.getvalue()
 
 
-# ---- which partitions
+# ---- the partitions
 
 
 def chosen(scopes: Iterable[Scope], topics: Mapping[str, Topic]) -> list[TopicPartition]:
-    """The partitions that `--topic` selects.
+    """The partitions selected by `--topic`.
 
     :raises UsageError: when there is no such topic or partition.
     """
@@ -266,7 +266,7 @@ def missing(partition: TopicPartition, topics: Mapping[str, Topic]) -> str | Non
     return None if is_there else f"topic {topic.name} has no partition {partition.partition}"
 
 
-# ---- which offset
+# ---- the offset
 
 
 def planned(to: Scenario, known: PartitionOffsets, wanted: Plan | None = None) -> NewOffset:

@@ -1,4 +1,4 @@
-"""Sealed segments and the queries that hold them back, as commands show and check their znodes: no file is read."""
+"""Sealed segments and the queries that hold them back, by their znodes, for commands: no file is read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ LEFT_OVER = "left over"
 SILENT_AFTER_MS = 180_000
 """A running query updates its znode once a minute; after three missed updates it counts as silent."""
 FAR_BEHIND_SEGMENTS = 5_000
-"""A silent query that holds back so many is far behind, and more are not counted: a quarter of the default bound."""
+"""A silent query with this number of unfinished segments is far behind, and more are not counted: a quarter of the
+default bound."""
 ACTIVE, SILENT, EXPIRED, UNREADABLE = "active", "silent", "expired", "unreadable"
 
 
@@ -59,7 +60,7 @@ class SegmentFinding(NamedTuple):
 def read_segments(reading: Reading, paths: GroupPaths, known: Sequence[ListedSegment] = ()) -> list[ListedSegment]:
     """The segments of a group in the order of their seals: all of them, or all but those collected meanwhile.
 
-    :param known: an earlier listing, whose segments are not read again.
+    :param known: an earlier listing: its segments are not read again.
     """
     before = {listed.name: listed for listed in known}
     names = _names(reading, paths)
@@ -73,7 +74,7 @@ def read_segments(reading: Reading, paths: GroupPaths, known: Sequence[ListedSeg
 
 
 def newest_segments(reading: Reading, paths: GroupPaths, after: int, most: int) -> list[ListedSegment]:
-    """The segments sealed after czxid `after`, at most `most`: the newest. Of the others few are read."""
+    """The newest segments sealed after czxid `after`, at most `most`. Few of the others are read."""
     names = _names(reading, paths)[-most:]
     found: list[ListedSegment] = []
     for end in range(len(names), 0, -READ_AT_ONCE):
@@ -127,7 +128,7 @@ def znode_findings(listed: Sequence[ListedSegment], stands: Mapping[PartitionKey
 def file_findings(
     listed: Iterable[ListedSegment], problems: Mapping[str, tuple[str, str]], remaining: Collection[str]
 ) -> list[SegmentFinding]:
-    """Damaged files, but for segments that were collected during the check.
+    """Damaged files, except those of segments collected during the check.
 
     :param problems: segment -> kind and text of the problem of its file.
     :param remaining: names of the segments that exist after the check.
@@ -149,7 +150,7 @@ def unnamed_findings(
 
     :param listed: the segments before the files were listed.
     :param now: the segments after `may_seal` was read.
-    :param may_seal: file -> whether its fetcher lives, and may still seal it.
+    :param may_seal: file -> whether its live fetcher may still seal it.
     """
     if any(item.segment is None for item in now):
         return None
@@ -232,9 +233,9 @@ def read_queries(reading: Reading, group: str, now_ms: int) -> list[ShownQuery]:
 
 
 def silent_queries(reading: Reading, group: str, now_ms: int) -> list[ShownQuery]:
-    """The silent queries of a group, with `FAR_BEHIND_SEGMENTS` of the segments that each holds back at most.
+    """The silent queries of a group, with at most `FAR_BEHIND_SEGMENTS` of the segments held back by each.
 
-    Segments are read only when there is one: the newest, back to those that all of them have finished.
+    Segments are read only when there is one: from the newest back to the last finished by all of them.
     """
     paths = GroupPaths(group)
     silent = [one for one in _read_queries(reading, paths, now_ms) if one.state == SILENT]
@@ -280,9 +281,9 @@ def _sums(listed: Sequence[ListedSegment]) -> tuple[int, int, int]:
 
 
 def removal(reading: Reading, group: str, query: str, now_ms: int) -> tuple[ShownQuery, int, int, bool]:
-    """What the removal of a query would do.
+    """The effect of a query's removal.
 
-    :returns: the query, the number of segments that only it holds back, their bytes, and whether no other query reads
+    :returns: the query, the number of segments held back by it alone, their bytes, and whether no other query reads
         the group: no segments are collected then.
     :raises UsageError: when there is no such group or query.
     """

@@ -26,7 +26,7 @@ KAFKAS_TOOLS = "by kafka-topics.sh or, on the embedded ensemble, scripts/ensembl
 
 CREATED, GROWN, REPLACED, REMOVED, LEFT_ALONE = "created", "grown", "recreated", "removed", "left alone"
 CLUSTER = "cluster"
-"""The field of a topic's znode with the id of the cluster that it was synced from."""
+"""The field of a topic's znode with the id of its source cluster, of a sync."""
 
 
 def create_topic(store: Store, brokers: Brokers, name: str, partitions: int) -> Topic:
@@ -71,7 +71,7 @@ def list_topics(reading: Reading, brokers: Brokers) -> dict[str, Topic | None]:
 
 
 def usable_topics(reading: Reading, brokers: Brokers) -> dict[str, Topic]:
-    """Those of `list_topics` that can be read."""
+    """The readable topics of `list_topics`."""
     return {name: topic for name, topic in list_topics(reading, brokers).items() if topic is not None}
 
 
@@ -179,7 +179,7 @@ def _has_replicas(path: str, data: bytes) -> bool:
 
 
 class Change(NamedTuple):
-    """A sync's change of one topic, a row of its output; `reason` is why it is left alone."""
+    """A sync's change of one topic, a row of its output; `reason` is why it stays unchanged."""
 
     topic: str
     what: str
@@ -204,7 +204,7 @@ def sync_topics(
 ) -> list[Change]:
     """Make the znodes match the brokers; returns the changes, those left out included.
 
-    :param unreadable: topics whose metadata the brokers do not return, each with the reason: they stay unchanged.
+    :param unreadable: topics without metadata of the brokers, each with the reason: they stay unchanged.
     :raises UsageError: when brokers are registered here, which keep their topics themselves, or it is another cluster.
     :raises StoreError: when ZooKeeper does not answer.
     """

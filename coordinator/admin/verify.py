@@ -1,6 +1,6 @@
 """`groups verify`: whether every subscribed partition of a group has a live owner that subscribed to it. Pure.
 
-Kafka's tool VerifyConsumerRebalance, extended to what the coordinator leaves out: an unassigned partition is a
+Kafka's tool VerifyConsumerRebalance, extended to partitions that the coordinator leaves out: an unassigned one is a
 problem here, with the coordinator's own reason.
 """
 
@@ -38,7 +38,7 @@ class _Live(NamedTuple):
 
 
 def problems(group: ShownGroup, topics: Mapping[str, Topic]) -> list[Problem]:
-    """All problems: members first, then topics and their partitions, then what else the coordinator has left out.
+    """All problems: members first, then topics and their partitions, then the coordinator's other exclusions.
 
     :param topics: all topics.
     """
@@ -63,7 +63,7 @@ def problems(group: ShownGroup, topics: Mapping[str, Topic]) -> list[Problem]:
 
 
 def unknown(group: str, unreadable: Mapping[str, str]) -> list[Problem]:
-    """Problems that hide all others: what the members share cannot be read."""
+    """Problems that hide all others: unreadable znodes of the whole group."""
     paths = GroupPaths(group)
     shared = (paths.state, paths.ids, paths.channels, paths.seats, paths.owners)
     return [Problem(path, unreadable[path]) for path in shared if path in unreadable]
@@ -88,7 +88,7 @@ def not_live(member: ShownMember) -> str | None:
 def _in_topics(group: ShownGroup, topics: Mapping[str, Topic], live: Mapping[str, _Live]) -> Iterator[Problem]:
     subscribed = {topic for each in live.values() for topic in each.threads}
     is_client_side = group.state.client is not None
-    if is_client_side:  # only the leader interprets metadata: its answer contains the group's topics
+    if is_client_side:  # only the leader interprets metadata: its proposed assignment contains the group's topics
         subscribed |= set(group.state.topics)
     shown = {each.partition: each for each in group.partitions}
     left_out = partitions_of(group.state.left_out)
@@ -143,7 +143,7 @@ def _not_in_target(group: ShownGroup, shown: ShownPartition) -> str | None:
 
 
 def _held_by(shown: ShownPartition) -> str:
-    """Whose session holds an owner znode, for a message; empty when that was not read."""
+    """The owner of the session that holds an owner znode, for a message; empty when it was not read."""
     if shown.session is None:
         return ""
     if not shown.session:

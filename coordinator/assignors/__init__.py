@@ -31,7 +31,7 @@ class Subscriber:
     :ivar user_data: opaque bytes of the consumer for its assignor.
     :ivar instance_id: of a static member; empty for a dynamic one.
     :ivar on_thread: its last assignment, partition -> thread. It may not run yet, and `running` may differ: an assignor
-        whose result shall be the same in every turn of a rebalance prefers this over `running`.
+        with the same result in every turn of a rebalance prefers this over `running`.
     """
 
     consumer: str
@@ -157,7 +157,7 @@ class RangeAssignor:
 
 
 def _shares(numbers: Sequence[int], threads: int) -> list[Sequence[int]]:
-    """`numbers` cut into `threads` runs, the first ones longer by one where it does not divide."""
+    """`numbers` cut into `threads` runs, the first ones longer by one where `threads` does not divide them."""
     if not threads:
         return []
     size, longer = divmod(len(numbers), threads)

@@ -1,7 +1,7 @@
 """All strategies: built-in ones, and those of installed packages.
 
-A package offers one by an entry point in the group `zk_group_coordinator.assignors`, with the strategy's name, that
-leads to an `Assignor` or to a class of one. An unusable package never fails a node: the strategy is ignored with the
+A package offers a strategy by an entry point in the group `zk_group_coordinator.assignors`, with the strategy's name,
+that leads to an `Assignor` or to its class. An unusable package never fails a node: the strategy is ignored with the
 reason, and only groups that need it fail.
 """
 
@@ -28,7 +28,7 @@ NAME_RULE = "use 1 to 249 letters, digits, dots, underscores and dashes"
 
 
 class Kind(NamedTuple):
-    """A kind of strategies that packages offer.
+    """A kind of strategies offered by packages.
 
     :ivar entry_points: the group of their entry points.  :ivar reserved: names that no package can override.
     :ivar flag: an attribute that each has, True or False.  :ivar several: the reason, of the packages with one name.
@@ -60,7 +60,7 @@ class Unusable(Exception):
 
 
 def load_offered(kind: Kind, offered: Iterable[EntryPoint] | None) -> tuple[dict[str, Any], dict[str, tuple[str, str]]]:
-    """Name -> what packages offer, by name; unusable name -> its entry points, and the reason. Runs their code.
+    """Name -> the packages' offer; unusable name -> its entry points, and the reason. Runs their code.
 
     :param offered: entry points; None for those of the installed packages.
     """

@@ -1,4 +1,4 @@
-"""`zk-coordinator acl`: who may use the znodes of a chroot."""
+"""`zk-coordinator acl`: the access policy of a chroot."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def identity(output: str) -> None:
 @cli.brokers_option
 @cli.output_option
 def check_(zk: str, brokers: Brokers, output: str) -> int:
-    """Print the policy, and every znode whose ACL deviates from it, with what that means; exits 5 when one does."""
+    """Print the policy, and every znode whose ACL deviates from it, with the effect; exits 5 when one does."""
     with cli.opened(zk) as store:
         policy, groups = admin.read_policy(store), admin.group_policies(store)
         found = list(admin.check(store, brokers))
@@ -132,7 +132,7 @@ def apply_(
 @click.option("--no-regions", is_flag=True, help="No consistent region; without it and --regions those of before.")
 @cli.zk_option
 def members(group: str, members: tuple[str, ...], regions: tuple[str, ...], no_regions: bool, zk: str) -> None:
-    """Set who may be a member of GROUP, which exists. Run acl apply after it in a secured chroot."""
+    """Set the members' identities of an existing GROUP. Run acl apply after it in a secured chroot."""
     if regions and no_regions:
         raise UsageError("give --regions or --no-regions, not both")
     permitted = checked_regions(regions) if regions or no_regions else None
@@ -161,7 +161,7 @@ def _print_policy(policy: AclPolicy, groups: Mapping[str, AclPolicy | None]) -> 
 
 
 def _print_changes(store: AclStore, policy: AclPolicy, brokers: Brokers) -> None:
-    """What `apply` would do with `policy`, and why it would refuse."""
+    """The preview of `apply` with `policy`, and the reasons for a refusal."""
     groups = admin.group_policies(store)
     _print_policy(policy, groups)
     count = sum(1 for _ in admin.deviations(store, policy, brokers))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 OpenLog = Callable[[str, Brokers], "Log"]
-"""Opens the log that a command's options name, by `--zk` and `--brokers-path`. It raises UsageError for a bad name."""
+"""Opens the log of a command's options, by `--zk` and `--brokers-path`. It raises UsageError for a bad name."""
 
 MOST_LISTED = 100
 """Findings of one kind that a command prints, before it only counts them."""
@@ -241,7 +241,7 @@ def notes_of(reading: admin.Reading) -> list[str]:
 
 
 def _members_of(group: admin.ShownGroup) -> list[admin.ShownMember]:
-    """Present members, and static members that are away from a kept seat."""
+    """Present members, and static members away from a kept seat."""
     return [member for member in group.members if member.wants is not None]
 
 
@@ -334,7 +334,7 @@ def _region(reading: admin.Reading, group: admin.ShownGroup) -> tuple[object, ..
 
 
 def _assignment(group: admin.ShownGroup) -> tuple[object, ...]:
-    """The assigning side, its protocol, and under client-side assignment the adopted and the pending ask."""
+    """The assigning side, its protocol, and under client-side assignment the adopted and the pending request."""
     client, pending = group.state.client, group.pending
     side = ("client", client.protocol_type) if client is not None else ("coordinator", CONSUMER)
     asks = [
@@ -397,15 +397,15 @@ def history(reading: admin.Reading, group: str) -> Shot:
     """Show the last rebalances of GROUP, the newest last.
 
     LAST-STOP-MS and LAST-START-MS count from the start of the rebalance to the last acknowledged stop and start.
-    STANDSTILL-MS is the longest time in which a partition had no fetcher, at most: to the last start, from the first
-    stop, or from the last sign of life of a member that died, left or was evicted; across rebalances that replaced each
-    other. `-` where no partition stood still.
+    STANDSTILL-MS is the longest downtime of a partition, at most: to the last start, from the first stop, or from the
+    last activity of a member that died, left or was evicted; across rebalances that replaced each other. `-` without
+    downtime.
 
-    Below the table: why each evicted member was, and SINCE when: its last sign of life, or the first command that it
-    did not carry out.
+    Below the table: the reason of each eviction, and SINCE when: the member's last activity, or the first command that
+    it did not carry out.
 
-    Under client-side assignment ASSIGNMENT-MS counts from the ask to the adoption of its answer, and ATTEMPTS is 1 plus
-    the assignments that failed before it.
+    Under client-side assignment ASSIGNMENT-MS counts from the assignment request to its adoption, and ATTEMPTS is 1
+    plus the assignments that failed before it.
     """
     admin.checked_group(reading.store, group)
     found = admin.read_history(reading, group)

@@ -1,4 +1,4 @@
-"""`zk-coordinator groups`: the commands that change a group: its members, its seats and marks, its offsets, its end."""
+"""`zk-coordinator groups`: the commands that change a group: members, seats, eviction holds, offsets, deletion."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ topic_option = click.option(
 )
 
 
-# ---- members, seats and marks
+# ---- members, seats and eviction holds
 
 
 @click.command()
@@ -58,7 +58,7 @@ topic_option = click.option(
 @regions_option
 @cli.zk_option
 def create(group: str, members: tuple[str, ...], regions: tuple[str, ...], zk: str) -> None:
-    """Create GROUP without members. In a secured chroot a group begins so; in an open one its first member makes it."""
+    """Create GROUP without members. A secured chroot needs this; in an open one its first member creates it."""
     with cli.opened(zk, make_chroot=True) as store:
         create_group(store, group, checked_identities("--members", members), checked_regions(regions))
     click.echo(f"Created group {group}.")
@@ -105,10 +105,10 @@ def _lifts_or_shows(dry_run: bool, execute: bool, **others: object) -> None:
 def lift_mark(
     reading: Reading, group: str, consumer: str, incarnation: str, dry_run: bool, execute: bool, reason: str | None
 ) -> Shot:
-    """Show, or with --execute lift, the marks of CONSUMER in GROUP, whose partitions wait for its lease.
+    """Show, or with --execute lift, the eviction holds of CONSUMER in GROUP: their partitions wait for its lease.
 
     The partitions are then reassigned at once. A process of CONSUMER that still runs may fetch them until its lease is
-    over, so stop it first. What it has fetched can neither be committed nor sealed.
+    over, so stop it first. Records fetched by it can neither be committed nor sealed.
     """
     if execute:
         marks = control.lift(reading.store, ThreadRuntime(), group, consumer, incarnation, operator(), reason)
@@ -197,7 +197,7 @@ def _warn(text: str) -> None:
 
 
 def _tried(act: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | None:
-    """The result of `act`; None after a failure for its group, which is reported, and the other groups continue.
+    """The result of `act`; None after a failure of its group, which is reported: the other groups continue.
 
     :raises UsageError: when it concerns all groups.
     """

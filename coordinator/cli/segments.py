@@ -25,7 +25,7 @@ REMOVED = ("GROUP", "QUERY", "STATE", "SEGMENTS-FREED", "BYTES-FREED", "REMOVED"
 FINDINGS = ("SEVERITY", "KIND", "SEGMENT", "FILE", "PROBLEM")
 MOST_RANGES = 8
 UNCHECKED = 1
-"""Exit code of a check that was not made."""
+"""Exit code of an incomplete check."""
 
 
 @click.group()
@@ -58,7 +58,7 @@ def verify(reading: Reading, group: str, segments_dir: str) -> Shot:
     eventually). Exits 5 when a segment is damaged, 1 when some segments, or files without one, were not checked, else
     0.
     """
-    # The group's offsets are read before the segments: what is sealed meanwhile is in a segment then.
+    # The group's offsets are read before the segments, which then contain concurrent seals.
     offsets = admin.positions(existing_group(reading, group))
     listed = admin.read_segments(reading, GroupPaths(group))
     unchecked: list[str] = []

@@ -127,7 +127,7 @@ Row = tuple[str, str, int, int, str]
 """The group's name in Kafka, topic, partition, offset, result."""
 
 Acts = tuple[Callable[[], Iterable[Sequence[object]]], Callable[[], object], Callable[[str], object]]
-"""What a command does once, for the rows to print; what it does each time of `--every`; and how it logs a failure."""
+"""A command's single action, with rows to print; its action at each time of `--every`; its log of a failure."""
 
 
 def on_kafka(columns: Sequence[str]) -> Callable[[Callable[..., Acts]], Callable[..., None]]:
@@ -276,7 +276,7 @@ def sync(client: Requests, zk: str, brokers: Brokers) -> Acts:
             return admin.sync_topics(store, brokers, there, cluster, unreadable)
 
     def logged() -> None:
-        """Each change, and a topic that is left alone once."""
+        """Each change; an unchanged topic only once."""
         nonlocal left_alone
         found = changes()
         before, left_alone = left_alone, {change for change in found if change.what == admin.LEFT_ALONE}

@@ -36,7 +36,7 @@ UNHEALTHY = 5
 
 
 def timeout_option(what: str) -> Callable[[Command], Command]:
-    """`--timeout`, passed to the command as `timeout_s`: how long it waits for `what`."""
+    """`--timeout`, passed to the command as `timeout_s`: the time to wait for `what`."""
     return click.option(
         "--timeout",
         "timeout_s",

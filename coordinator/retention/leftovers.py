@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 ROOM = 395
 """Operations beside the fence and the state."""
 SEGMENTS_READ = 2_000
-"""Of a group with more segments the offsets are kept for now: one of them may name the topic."""
+"""A group with more segments keeps its offsets for now: a segment may name the topic."""
 
 
 class Collector:
@@ -49,8 +49,8 @@ class Collector:
     def _collect_channels(self, paths: GroupPaths) -> None:
         """Remove channels of consumers that ended long ago.
 
-        Not before `channel_retention_ms`: a channel that is created again has version 0, and so loses the fence against
-        late writers of an earlier incarnation. No session survives that long without a response.
+        Not before `channel_retention_ms`: a recreated channel has version 0, and so no fence against
+        late writers of an earlier incarnation. No session survives that long without a reply.
         """
         names = names_below(self._store, paths.channels)
         channels = self._store.get_many([paths.channel(name) for name in names])
@@ -82,9 +82,9 @@ class OffsetCollector:
     """Removes the offsets of deleted topics, group by group, for one term. Every removal is fenced.
 
     Each has `setData(state, version)` with the version that was read before the channels: a turn that sends a start
-    meanwhile is refused, and begins anew without these offsets; or it came first, and the removal is refused.
+    meanwhile is refused, and starts over without these offsets; or it came first, and the removal is refused.
 
-    :param is_paused: whether an operator has paused a group: then nothing of it is written.
+    :param is_paused: whether an operator has paused a group: then none of its znodes is written.
     """
 
     def __init__(self, term: Term, is_paused: Callable[[str], bool] = lambda group: False) -> None:
@@ -98,7 +98,7 @@ class OffsetCollector:
     def collect(self, groups: Iterable[str]) -> None:
         """One round over `groups`.
 
-        A topic counts as gone from when this coordinator first saw it missing; none does while there are no topics.
+        A topic counts as deleted from when this coordinator first saw it missing; none does while there are no topics.
 
         :raises Retryable: when ZooKeeper did not answer; the next round continues.
         """
@@ -145,10 +145,10 @@ class OffsetCollector:
         return listing.names if listing is not None else []
 
     def _needed(self, paths: GroupPaths, node: Node) -> frozenset[str] | None:
-        """The topics that the group has in its target, its channels or its segments; None while that is not known.
+        """The topics in the group's target, its channels or its segments; None while unknown.
 
         Read after the state. A group in a consistent region keeps all: its cut names them, and leaving the region sets
-        them. With a command that is out, or an unreadable record, the next round looks again.
+        them. With an outstanding command, or an unreadable record, the next round retries.
         """
         try:
             state = GroupState.parse(paths.state, node.data)

@@ -1,4 +1,4 @@
-"""Retention of segments that not all queries have finished, expiry of queries, and back-pressure on fetchers.
+"""Retention of segments until all queries have finished them, expiry of queries, and back-pressure on fetchers.
 
 A round reads one znode of each group, and more only of groups that seal: the list of segments, the progress of each
 query, the seal interval of each fetcher. Segments are immutable and cached; everything else is read in each round,
@@ -36,7 +36,7 @@ QueryRun = tuple[str, int, str]
 
 SEGMENTS_A_MULTI = 300
 READ_A_ROUND = 2000
-"""New segments that are read of one group in a round, and `MULTIS_A_ROUND` its collecting multis: the others wait."""
+"""Limit of one group's new segments in a round, and `MULTIS_A_ROUND` of its collecting multis: the rest waits."""
 MULTIS_A_ROUND = 10
 
 
@@ -45,8 +45,8 @@ class SeenQueries:
     """The queries of a group, as this coordinator last read them.
 
     :ivar version: the version of the set of queries.
-    :ivar runs: those registered.
-    :ivar ephemeral: the progress of each query whose znode goes with its session.
+    :ivar runs: the registered runs.
+    :ivar ephemeral: the progress of each query with an ephemeral znode.
     :ivar lost: the progress of each query whose session has ended, while it counts.
     """
 
@@ -58,14 +58,14 @@ class SeenQueries:
     def newly_lost(
         self, names: Collection[str], version: int, runs: frozenset[QueryRun], ephemeral: Collection[str]
     ) -> dict[str, int]:
-        """The progress of each query whose znode went with its session since.
+        """The progress of each query whose znode has gone with its session since.
 
-        The end of a session leaves the version of the set alone. Each registration, and each removal, moves it by
-        one, and a new query whose znode is persistent has registered twice: when it has moved further than that, one
+        The end of a session does not change the version of the set. Each registration, and each removal, raises it by
+        one, and a new query with a persistent znode has registered twice: when it is higher than that, one
         was removed, and none counts as lost.
 
         :param names: the znodes listed now, with the set's `version` and `runs`.
-        :param ephemeral: those of `names` that go with their sessions.
+        :param ephemeral: those of `names` with ephemeral znodes.
         """
         known = {*ephemeral, *(name for name, _, _ in self.runs if name not in self.ephemeral)}
         if version - self.version > sum(1 if name in known else 2 for name, _, _ in runs - self.runs):
@@ -93,7 +93,7 @@ class Queries:
         The version is read before them: a registration in between changes it, and the decision is refused. A query
         whose session has ended counts for `QUERY_ABSENCE_S` more: its driver may only have paused, and registers again.
 
-        :param seen: of the group's last round; brought up to date.
+        :param seen: of the group's last round; updated.
         """
         version = listing.stat.version
         names = sorted(name for name in listing.names if is_name(name))
@@ -128,7 +128,7 @@ class Queries:
     def _lost(
         self, paths: GroupPaths, names: Collection[str], before: Mapping[str, int], newly: Mapping[str, int]
     ) -> dict[str, int]:
-        """Those that have not registered again, and whose session has not ended too long ago."""
+        """The queries that have not registered again, within `QUERY_ABSENCE_S` of their session's end."""
         for name, finished in newly.items():
             if self._term.lines.take("query session ended"):
                 log.info("query session ended: group=%s query=%s finished=%d", paths.group, name, finished)
@@ -139,7 +139,7 @@ class Queries:
         }
 
     def _is_silent(self, path: str, node: Node) -> bool:
-        """Whether a znode has not changed for `query_retention_ms`; an ephemeral one goes with its session."""
+        """Whether a znode has not changed for `query_retention_ms`; an ephemeral znode goes with its session."""
         watched_s = self._memory.age_s(path, str(node.stat.mzxid))
         return (
             not node.stat.ephemeral_owner
@@ -148,7 +148,7 @@ class Queries:
         )
 
     def _expire(self, paths: GroupPaths, name: str, query: Query, node: Node, version: int) -> bool:
-        """Mark a query as expired; one that was marked long enough ago is removed."""
+        """Mark a query as expired; a query marked long enough ago is removed."""
         path = paths.query(name)
         marked = replace(query, expired_ms=self._term.clock.now_ms()).to_bytes()
         change = Delete(path, node.stat.version) if query.expired_ms else SetData(path, marked, node.stat.version)
@@ -169,11 +169,11 @@ class _Group:
     :ivar root: the data of `segments` with its stat, as last read or written by this round.
     :ivar has_read: whether `record.collected` is known: it was read once, or written with a collection.
     :ivar life: the czxid of `segments`, under which each name identifies one segment.
-    :ivar listed: (czxid, pzxid) of `segments` when all that it lists had been read.
-    :ivar segments: the fields that are needed of each; the size of an unreadable one, which `problems` has, is 0.
-    :ivar unread: existing segments that have not been read yet.
+    :ivar listed: (czxid, pzxid) of `segments` when all listed segments had been read.
+    :ivar segments: the needed fields of each; the size of an unreadable one, which `problems` has, is 0.
+    :ivar unread: existing segments not read yet.
     :ivar intervals: the seal interval of each registered member.
-    :ivar registered: the pzxid of `ids` that `intervals` belongs to.
+    :ivar registered: the pzxid of `ids` at `intervals`.
     :ivar cuts: the checkpoints of its consistent region.
     :ivar queries: its queries, as last read.
     """
@@ -282,7 +282,7 @@ class SegmentCollector:
     def _intervals(self, paths: GroupPaths) -> tuple[int, ...]:
         members = existing_nodes(self._store, names_below(self._store, paths.ids), paths.id)
         found = (readable(Registration.parse, path, node) for _, path, node in members)
-        # The consumer of an unreadable registration is left out of the group.
+        # A consumer with an unreadable registration is left out of the group.
         return tuple(each.seal_interval_ms or SEAL_INTERVAL_MS for each in found if each is not None)
 
     def _list_segments(self, group: _Group) -> None:
@@ -303,7 +303,7 @@ class SegmentCollector:
         closed = 0
         for name, node in zip(batch, nodes, strict=True):
             path = group.paths.segment(name)
-            if node is not None and node.data == DENIED:  # it is read again until it is open, or gone
+            if node is not None and node.data == DENIED:  # read again until its ACL permits that, or it is removed
                 closed += 1
                 self._problems.report(path, str(AccessDenied(path)))
             elif node is not None:
@@ -319,10 +319,10 @@ class SegmentCollector:
     # ---- collecting
 
     def _collect(self, group: _Group, readers: Mapping[str, int], version: int) -> None:
-        """Remove the segments that every query has finished, and that are not retained; without a query none.
+        """Remove the segments finished by every query and not retained; without a query none.
 
-        In a consistent region those after the oldest kept checkpoint are kept, while they fit; then, oldest first,
-        checkpoints lose their segments and can no longer be a start.
+        In a consistent region segments after the oldest kept checkpoint stay, while they fit; then, oldest first,
+        checkpoints lose their segments, and no query can start there.
         """
         finished = backpressure.finished_by_all(readers)
         cuts = self._cuts(group) if finished is not None else None
@@ -382,7 +382,7 @@ class SegmentCollector:
         return True
 
     def _direct(self, group: _Group, readers: Mapping[str, int], shortest_ms: int) -> None:
-        """Make the fetchers pause, resume, or seal less often."""
+        """Pause or resume the fetchers, or make them seal less often."""
         if not group.has_read:
             return
         before = group.record

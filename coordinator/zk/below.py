@@ -1,7 +1,7 @@
-"""Files below a folder that others write too: no link below it is followed, and what is new has a known mode.
+"""Files below a folder with other writers: no link below it is followed, and new files and folders have known modes.
 
-A link would let one group's folder lead to another's files. The folder itself may be reached through links: its name
-is the operator's. Owners and modes are specified in `docs/security.md`.
+A link would let one group's folder lead to another's files. The path of the folder itself may have links: the operator
+chose it. Owners and modes are specified in `docs/security.md`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _OWN_UIDS: dict[tuple[int, int], int] = {}
 
 
 def folder_mode(parent: int) -> int:
-    """The permissions of a new folder, by the mode of the folder in which it is made.
+    """The permissions of a new folder, by the mode of its parent.
 
-    A group may write where it may write the folder above, and that has the set-group-ID bit: then the group is the
+    Its group may write where it may write the parent, and that has the set-group-ID bit: then the group is the
     operator's choice, and not the primary group of a process, which may have any number of members.
     """
     return 0o750 | (parent & stat.S_IWGRP if parent & stat.S_ISGID else 0)
@@ -41,7 +41,7 @@ def folder_mode(parent: int) -> int:
 def opened_folder(root: str | Path, parts: Sequence[str], makes: bool = False) -> Iterator[int]:
     """A descriptor of the folder `parts` below `root`.
 
-    :param makes: for writing: creates the folders that are missing, and refuses those that somebody else may change.
+    :param makes: for writing: creates missing folders, and refuses those that another user may change.
     :raises OSError: when one of them is missing, no folder, or a link (`ELOOP`); with `makes`, also when others may
         write it, or it belongs to another user (`EPERM`).
     """
@@ -146,7 +146,7 @@ def write_new(root: str | Path, parts: Sequence[str], data: bytes) -> None:
                 return
             except FileNotFoundError:
                 raise
-            except OSError:  # storage without hard links says so in many ways
+            except OSError:  # storage without hard links raises various errors
                 os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             os.fsync(folder)
         finally:
@@ -155,7 +155,7 @@ def write_new(root: str | Path, parts: Sequence[str], data: bytes) -> None:
 
 
 def check_writable(root: str | Path, parts: Sequence[str]) -> None:
-    """Create the folder `parts` below `root`, and write a file in it, which is removed again.
+    """Create the folder `parts` below `root`, then write and remove a file in it.
 
     :raises OSError: as `opened_folder`, or when that fails.
     """
@@ -165,7 +165,7 @@ def check_writable(root: str | Path, parts: Sequence[str]) -> None:
 
 @contextmanager
 def _removed_file(folder: int) -> Iterator[int]:
-    """A descriptor for writing a new file in an open folder, which is removed again."""
+    """A descriptor for writing a new file in an open folder, removed at the end."""
     name = f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
     descriptor = new_file(name, folder)
     try:
@@ -218,7 +218,7 @@ def unlink_segment(path: Path) -> None:
 
 
 def remove_folder(root: str | Path, parts: Sequence[str]) -> None:
-    """Remove a folder with all that is in it, of a link in it the link itself.
+    """Remove a folder with its contents, of a link in it the link itself.
 
     :raises OSError: as `opened_folder`.
     """
@@ -278,13 +278,13 @@ def _made(name: str, parent: int) -> int:
 
 
 def _set_mode(descriptor: int, mode: int, above: os.stat_result) -> None:
-    """The mode of something new, independent of the umask, where the folder's group is the operator's choice.
+    """Set the mode of a new file or folder, regardless of the umask, where its parent's group is the operator's choice.
 
     Elsewhere a umask narrows it.
     """
     found = os.fstat(descriptor)
     if mode & stat.S_ISGID and os.geteuid() != ROOT and found.st_gid not in (os.getegid(), *os.getgroups()):
-        return  # the kernel takes the bit away when a user who is not in the group changes the mode
+        return  # the kernel clears the bit when a user outside the group changes the mode
     if above.st_mode & stat.S_ISGID and stat.S_IMODE(found.st_mode) != mode:
         with suppress(PermissionError):  # systemd's RestrictSUIDSGID: the mode stays as the umask has narrowed it
             os.fchmod(descriptor, mode)
@@ -292,7 +292,7 @@ def _set_mode(descriptor: int, mode: int, above: os.stat_result) -> None:
 
 def _refuse_foreign(folder: int, name: str, above: os.stat_result) -> None:
     """
-    :raises OSError: when somebody else could replace the files of a folder.
+    :raises OSError: when another user could replace the files of a folder.
     """
     found = os.fstat(folder)
     if found.st_mode & stat.S_IWOTH:
@@ -306,7 +306,7 @@ def _refuse_foreign(folder: int, name: str, above: os.stat_result) -> None:
 def _own_uid(folder: int) -> int | None:
     """The owner of this process's new files in a folder, which a server may map; None when it may not write there.
 
-    The mapping is a mount's: one file shows it, and not one for each file that is written.
+    The mapping is a mount's: one trial file shows it, not one for each written file.
     """
     mount = os.fstat(folder).st_dev, os.geteuid()
     if mount not in _OWN_UIDS:

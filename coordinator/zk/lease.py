@@ -28,18 +28,18 @@ log = logging.getLogger(__name__)
 LEASE_SHARE = 2 / 3
 RENEWALS_A_TIMEOUT = 6
 REPORTED_AFTER_SHARE = 0.16
-"""More than half a tick, in session timeouts of four ticks; and less than the time between renewals."""
+"""More than half a tick, in session timeouts of four ticks, and less than the renewal interval."""
 
 CERTAIN_SHARE = 11 / 12
-"""A session lasts so much of its timeout, by any clock, from when the leader has heard of it."""
+"""A session lasts this part of its timeout, by any clock, from the leader's last report of it."""
 
 
 class Heard(NamedTuple):
-    """When the leader has heard of a session, as far as its process knows, by the monotonic clock.
+    """When the leader has heard of a session, to its process's knowledge, by the monotonic clock.
 
-    :ivar certain: when it has certainly.
-    :ivar before: when the sync of the renewal before the last was sent, from which a lease counts.
-    :ivar last: when that of the last renewal was.  :ivar answered_at: when that was answered.
+    :ivar certain: when it certainly has.
+    :ivar before: when the sync of the renewal before the last was sent: a lease counts from it.
+    :ivar last: when the sync of the last renewal was sent.  :ivar answered_at: when it was answered.
     """
 
     certain: float
@@ -48,13 +48,13 @@ class Heard(NamedTuple):
     answered_at: float = 0.0
 
     def synced(self, sent_at: float, answered_at: float, timeout_s: float) -> Heard:
-        """After the answer of another sync."""
+        """The same after the reply to another sync."""
         if self.last is not None and sent_at - self.answered_at < timeout_s * REPORTED_AFTER_SHARE:
             return self
         return Heard(self._since, self.last, sent_at, answered_at)
 
     def until(self, timeout_s: float) -> float:
-        """When a lease ends."""
+        """The end of a lease."""
         return min(self._since + timeout_s * LEASE_SHARE, self.certain + timeout_s * CERTAIN_SHARE)
 
     @property
@@ -75,7 +75,7 @@ class LeaseLog:
         self._is_lost = False
 
     def look(self, lease: Lease | None) -> None:
-        """Log what has changed since the last call; between two it may have lapsed and be held again."""
+        """Log the change since the last call; in between the lease may have lapsed and been renewed."""
         now, left_s = self._runtime.monotonic(), lease.left_s if lease is not None else 0.0
         if left_s > 0:
             if self._is_lost and self._until is not None:
@@ -92,9 +92,8 @@ class Lease:
 
     :param read_fence: reads the own fence; raises when a newer process has moved it.
     :param role: the owner, for the history: `coordinator` or `consumer`.
-    :param heard: what is known of the session: that the leader has heard of it before it was opened (opening is a
-        transaction of the leader), or what another lease on it has found. None when nothing is, for owners with other
-        fences: the first lease then counts from their own sync.
+    :param heard: knowledge of the session: its opening (a transaction of the leader), or that of another lease on it.
+        None for owners with other fences: the first lease then counts from their own sync.
     """
 
     def __init__(
@@ -136,6 +135,6 @@ class Lease:
         timeout_s = self._store.negotiated_timeout_s
         heard = (self.heard or Heard(sent_at)).synced(sent_at, self._runtime.monotonic(), timeout_s)
         self._read_fence()
-        # Recorded before it counts: the history has no act of another thread under a lease that it does not have yet.
+        # Recorded before it counts: another thread's act under a lease always follows the lease in the history.
         self._runtime.record("lease", role=self._role, session=self._store.session_id, until=heard.until(timeout_s))
         self.heard, self._is_renewed = heard, True

@@ -182,11 +182,11 @@ class ThreadRuntime(Runtime):
 
 
 ENDINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Signals that end a process in order: of an operator, Ctrl-C, a terminal that closes."""
+"""Signals of a clean shutdown: by an operator, Ctrl-C, a closing terminal."""
 
 
 def is_in_signal_handler() -> bool:
-    """Whether a signal handler of Python has called, however deep, or has interrupted what has called."""
+    """Whether a Python signal handler is on the stack of the caller."""
     if threading.current_thread() is not threading.main_thread():
         return False
     handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()}
@@ -199,7 +199,7 @@ def is_in_signal_handler() -> bool:
 
 
 def on_signals(numbers: Iterable[signal.Signals], act: Callable[[signal.Signals], None]) -> None:
-    """Call `act` with each of these signals that arrives; from the main thread. SIGHUP stays ignored under `nohup`.
+    """Call `act` with each received signal of these; from the main thread. SIGHUP stays ignored under `nohup`.
 
     `act` runs in a thread of its own, not in the signal handler: that interrupts the main thread at any point, and
     while it holds an event's lock inside `wait`, a `set` in the handler would deadlock.

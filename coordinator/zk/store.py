@@ -45,7 +45,7 @@ class Node(NamedTuple):
 
 
 DENIED: Final = b"(not readable: its ACL refuses)"
-"""Data of a znode that may not be read: to every parser it is bad data. Its stat is all zeros, and no watch is set."""
+"""Data of a znode without READ: bad data to every parser. Its stat is all zeros, and no watch is set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +242,7 @@ class TreeStore(Store, Protocol):
         """
 
     def send_get(self, path: str) -> Callable[[], Node | None]:
-        """Send a read without waiting for its answer (for that of an earlier one, when several have none yet).
+        """Send a read without waiting for its reply (it may wait for the replies of earlier outstanding reads).
 
         The returned call waits for the answer, and raises as `get`.
         """
@@ -277,7 +277,7 @@ StoreFactory = Callable[[], Store]
 
 
 class Sessions:
-    """One session after the other, each opened when the last has ended. For one thread at a time."""
+    """Successive sessions, each opened when the last has ended. For one thread at a time."""
 
     def __init__(self, open_store: StoreFactory) -> None:
         self._open_store = open_store

@@ -18,7 +18,7 @@ T = TypeVar("T")
 TRIES = 20
 
 Failure = Refused | OutcomeUnknown
-"""The error of an attempt after which there is another one."""
+"""The error of an attempt that is retried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def update(store: Store, path: str, change: Callable[[Node | None], Change[T]]) 
     """Change the znode at `path`, and others in the same commit, by compare-and-set.
 
     :param change: decides by the current znode, None when it does not exist; its errors end the update. The data that
-        it writes to `path` must differ from the current data: after a lost reply they show whether the commit happened.
+        it writes to `path` must differ from the current data: after a lost reply they show whether it was applied.
     :raises StoreError: when other clients keep changing it.
     :raises ConnectionLost: when ZooKeeper did not answer.
     """
@@ -59,7 +59,7 @@ def update(store: Store, path: str, change: Callable[[Node | None], Change[T]]) 
 def retried(store: Store, attempt: Callable[[Failure | None], T], failure: Callable[[], str], tries: int = TRIES) -> T:
     """The result of `attempt`, which reads, decides and commits; called again after a refusal or a lost reply.
 
-    After a lost reply there is a `sync` first, so that the next reads show whether the commit happened.
+    After a lost reply there is a `sync` first, so that the next reads show whether the commit was applied.
 
     :param attempt: its parameter is the error of the previous attempt, None in the first; other errors end the retries.
     :param failure: the message after the last attempt.
@@ -81,10 +81,10 @@ def retried(store: Store, attempt: Callable[[Failure | None], T], failure: Calla
 
 
 def commit_once(store: Store, operations: Sequence[Operation], happened: Callable[[], bool]) -> None:
-    """Commit operations that must not be sent twice; after a lost reply, check whether the commit happened.
+    """Commit operations that must not be sent twice; after a lost reply, check whether they were applied.
 
-    :raises Refused: when it was refused.
-    :raises OutcomeUnknown: when it did not happen, or not yet.
+    :raises Refused: when the commit was refused.
+    :raises OutcomeUnknown: when it was not applied, or not yet.
     """
     try:
         store.commit(operations)
@@ -95,7 +95,7 @@ def commit_once(store: Store, operations: Sequence[Operation], happened: Callabl
 
 
 def _is_written(node: Node | None, path: str, operations: Sequence[Operation], before: Node | None) -> bool:
-    """Whether a znode is as the operations leave it; a deleted one may have been created again since."""
+    """Whether a znode shows the operations' effect; a deleted znode may have been recreated since."""
     if any(isinstance(each, Delete) and each.path == path for each in operations):
         return node is None or (before is not None and node.stat.czxid != before.stat.czxid)
     written = [each.data for each in operations if isinstance(each, Create | SetData) and each.path == path]
@@ -131,7 +131,7 @@ class WatchedNode:
         return self.node
 
     def forget(self, _path: str = "") -> None:
-        """Invalidate the cache, after a write or when the watch fires: the next `read` asks ZooKeeper."""
+        """Invalidate the cache, after a write or when the watch fires: the next `read` sends a request."""
         self._is_dirty = True
 
 
@@ -140,8 +140,8 @@ def ensure(store: Store, paths: Iterable[str], also: Sequence[str] = ()) -> list
 
     A znode created concurrently counts as created. A lost reply raises `OutcomeUnknown`: call again.
 
-    :param also: other znodes to read with the same request; only read.
-    :returns: those.
+    :param also: other znodes to read with the same request.
+    :returns: the `also` znodes.
     """
     required = list(paths)
     found = store.get_many([*required, *also])
@@ -162,7 +162,7 @@ def batches(
     """Join `units` in order into as few multis as the limits allow; a unit is never split.
 
     :param units: operations that must be in one multi.
-    :param room: operations that fit beside those that the caller adds to each multi; `room_bytes` likewise.
+    :param room: operations in each multi beside the caller's own; `room_bytes` likewise.
     """
     batch: list[Operation] = []
     size = 0
@@ -179,7 +179,7 @@ def batches(
 
 ROOM = MAX_OPERATIONS - 10
 DEEPEST = 1000
-"""Levels of znodes that are listed, one request each; the protocol has four."""
+"""Maximum levels of znodes to list, one request each; the protocol has four."""
 
 
 def clear_below(store: Store, root: str, commit: Callable[[Sequence[Operation]], bool], most: int) -> bool:
@@ -199,7 +199,7 @@ def clear_below(store: Store, root: str, commit: Callable[[Sequence[Operation]],
         if not names:
             break
         parents = sorted(names)[:most]
-        # Of a level that is cut, the parents keep other children.
+        # The parents of a truncated level keep other children.
         found = parents + (found if len(parents) == len(names) else [])
     else:
         raise RebalanceFailed(f"{root} has more than {DEEPEST} levels of znodes below it: remove them by hand")

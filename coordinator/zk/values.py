@@ -29,7 +29,7 @@ T = TypeVar("T")
 MAX_NUMBER = 2**63 - 1
 """The largest offset, and the largest time in milliseconds since the epoch."""
 MAX_MS = 10**12
-"""The longest duration in milliseconds, some thirty years: a wait of a thread takes no much longer one."""
+"""The longest duration in milliseconds, some thirty years: about the longest wait of a thread."""
 _MAX_SESSION_MS = 2**31 - 1
 """Of ZooKeeper's protocol."""
 _SWITCH = {"true": True, "false": False}
@@ -44,7 +44,7 @@ def in_chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 
 
 def first_names(names: Sequence[str], most: int = 3, separator: str = ", ") -> str:
-    """`most` of the names, and how many more there are."""
+    """`most` of the names, and the number of the others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return separator.join(names[:most]) + more
 
@@ -64,7 +64,7 @@ class Values:
         self.check()
 
     def check(self) -> None:
-        """The rules of its values, which have their types here.
+        """Check the rules of its values, already of their types.
 
         :raises UsageError: when a rule is broken.
         """
@@ -187,7 +187,7 @@ def _named_numbers(name: str, value: Any) -> dict[str, int]:
 
 
 def _named_texts(name: str, value: Any) -> dict[str, str]:
-    """Names and texts; tables that TOML makes of dotted names are joined again."""
+    """Names and texts; TOML's nested tables of dotted names are joined again."""
     if not isinstance(value, Mapping):
         raise UsageError(f"{name} must be a table of names and values")  # the value may be a secret
     found: dict[str, str] = {}
@@ -204,17 +204,17 @@ def _named_texts(name: str, value: Any) -> dict[str, str]:
 
 
 PREFIX = "ZK_GROUP_"
-"""Of every variable: then the field's name in capitals."""
+"""Prefix of every variable; the field's name in capitals follows."""
 
 _OF_SERVICE = re.compile(r".+_SERVICE_(?:HOST|PORT(?:_\w+)?)|.+_PORT_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?")
 _URL = re.compile(r"(?:tcp|udp|sctp)://\S+:\d+")
 
 
 def variables(names: Iterable[str], env: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables among `names` that are set, without those that Kubernetes writes for a Service, with a warning.
+    """The set variables among `names`; those of a Kubernetes Service are ignored with a warning.
 
-    It writes `ZK_GROUP_METRICS_PORT=tcp://10.0.0.1:9400`, `ZK_GROUP_METRICS_SERVICE_HOST` and so on into each pod, for
-    a Service `zk-group-metrics` (enableServiceLinks).
+    Kubernetes sets `ZK_GROUP_METRICS_PORT=tcp://10.0.0.1:9400`, `ZK_GROUP_METRICS_SERVICE_HOST` and so on in each pod,
+    for a Service `zk-group-metrics` (enableServiceLinks).
     """
     environment = os.environ if env is None else env
     return {name: environment[name] for name in names if name in environment and not _is_link(name, environment[name])}
@@ -239,7 +239,7 @@ Address = tuple[str, int]
 
 
 def parsed_hosts(hosts: str) -> tuple[Sequence[Address], str]:
-    """The servers, and the chroot, "" for none. A server without a port has 2181. Blanks around each are left out.
+    """The servers, and the chroot, "" for none. A server without a port has 2181. Blanks around each are dropped.
 
     :raises UsageError: when it is not `host:port,host:port/chroot`.
     """
@@ -293,7 +293,7 @@ _NAMED = r"(?:^|--|name a ){0}\b"
 
 
 class _Given(NamedTuple):
-    """A value, and where it comes from: a variable, a file's line or an option; empty for a keyword in Python."""
+    """A value and its source: a variable, a file's line or an option; empty for a keyword in Python."""
 
     value: Any
     source: str
@@ -310,7 +310,7 @@ def load(
 
     :param options: field -> value or None, keywords, or with `is_command` from the command line.
     :raises UsageError: when a value has the wrong type, the file has an unknown name, or `kind` refuses the values; the
-        message has where the value comes from.
+        message has the value's source.
     """
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     found: dict[str, _Given] = _from_file(file, names) if file else {}
@@ -330,7 +330,7 @@ def load(
 
 
 def _with_sources(error: UsageError, found: Mapping[str, _Given]) -> UsageError:
-    """`error`, and where the values that it names come from."""
+    """`error`, with the sources of the values that it names."""
     forms = {name: (r"\b{0}\b" if "_" in name else _NAMED).format(name) for name in found}
     named = [name for name, form in forms.items() if re.search(form, str(error))]
     sources = [f"{name} from {found[name].source}" for name in named if found[name].source]

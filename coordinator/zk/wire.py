@@ -21,9 +21,9 @@ T = TypeVar("T")
 
 NO_NODE, NO_AUTH = -101, -102
 MOST_PATHS = 16
-"""Paths per request. A server builds an answer in its heap, whatever its size, and a znode can have 1 MB."""
+"""Paths per request. A server builds each reply in its heap, and a znode can have 1 MB."""
 MOST_UNANSWERED = 2 * MOST_PATHS
-"""Paths that a caller's unanswered requests name together. 2,000 small znodes take 21 ms; without the bound 7 ms."""
+"""Paths in all outstanding requests of a caller. 2,000 small znodes take 21 ms; without the bound 7 ms."""
 
 _CREATE, _DELETE, _GET_DATA, _SET_DATA, _CHECK, _ERROR = 1, 2, 4, 5, 13, -1
 _EPHEMERAL, _SEQUENTIAL = 1, 2
@@ -173,7 +173,7 @@ def stat_of(values: Sequence[Any]) -> Stat:
 
 
 def pipelined(send: Callable[[T], Any], requests: Sequence[T], most: int = MOST_UNANSWERED) -> Iterator[Any]:
-    """The answers to `requests`, in their order; `most` of them at most are sent and unanswered at any time."""
+    """The replies to `requests`, in their order; at most `most` requests are outstanding at any time."""
     waiting: deque[Any] = deque()
     for request in requests:
         if len(waiting) == most:

@@ -51,7 +51,7 @@ CLEANING = b"cleaning up: this takes some seconds, and is not interrupted\n"
 class Interrupts:
     """The handling of those signals; one instance for the process.
 
-    :ivar is_ending: whether one has come, or they are ignored.
+    :ivar is_ending: whether a signal has arrived, or they are ignored.
     """
 
     def __init__(self) -> None:
@@ -188,7 +188,7 @@ class Process:
         self._process.send_signal(signal.SIGCONT)
 
     def hang(self) -> None:
-        """SIGUSR1: it hangs where its workload can (`drills.workloads`), and stays alive."""
+        """SIGUSR1: it hangs at its workload's hanging point (`drills.workloads`), and stays alive."""
         self._process.send_signal(signal.SIGUSR1)
 
     def go_on(self) -> None:
@@ -224,7 +224,7 @@ class Process:
         self._process.stdin.flush()
 
     def finish(self, timeout_s: float) -> None:
-        """Close its stdin, and wait until it has ended; then, or after `timeout_s`, SIGKILL to its process group."""
+        """Close its stdin, and wait for its end; then, or after `timeout_s`, SIGKILL to its process group."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):  # it may have ended with unwritten output
                 self._process.stdin.close()
@@ -265,7 +265,7 @@ def finished(
 
 
 def end_all(processes: Sequence[Process]) -> None:
-    """SIGTERM to all, paused ones included, and SIGKILL to those that still run after it. Not interruptible."""
+    """SIGTERM to all, paused ones included, then SIGKILL to the survivors. Not interruptible."""
     with held():
         running = [process for process in processes if process.is_running]
         for process in running:

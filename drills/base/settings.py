@@ -15,9 +15,9 @@ TOPIC = "numbers"
 QUERY = "q"
 REGION = "drill"
 HOLD_S = 5.0
-"""The longest that a generation of a region's group may wait for a checkpoint after the last fault."""
+"""The longest wait of a generation of a region's group for a checkpoint, after the last fault."""
 RESET_S = 5.0
-"""The longest that a consistent region may be Resetting after its groups are Stable."""
+"""The longest reset of a consistent region after its groups are Stable."""
 
 
 LIES: Mapping[str, str] = {
@@ -34,7 +34,7 @@ LIES: Mapping[str, str] = {
     "scribbles": "it writes unreadable data, by turns into its registration and its channel",
     "commands-itself": "it sends commands to its own channel",
 }
-"""Kind of lie of `drills/workloads/lying_member.py` -> what it does."""
+"""Kind of lie of `drills/workloads/lying_member.py` -> its description."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,14 @@ class Settings:
     :ivar nodes: coordinators.  :ivar slots: fetchers.  :ivar partitions: of the topic.
     :ivar rate: records a second into each partition.
     :ivar sweep_interval_ms: the coordinator's sweep interval.
-    :ivar max_poll_interval_ms: after which a fetcher that hangs leaves the group.
+    :ivar max_poll_interval_ms: after it a hanging fetcher leaves the group.
     :ivar spark: `pool` for slots in executors with a query, `query` for a query beside slots, "" for neither.
     :ivar segments_mb: size of the segments' disk in MiB; 0 for the folder's own disk.
     :ivar kafka: the records are in the drill's Kafka broker, not in the embedded log.
     :ivar strategy: of client-side assignment; "" for assignment by the coordinator.
-    :ivar misbehaves: what a leader's assignor does between SIGUSR1 and SIGUSR2: `hangs` or `raises`; "" for neither.
-    :ivar state_bytes: size of the state that the assignor gives each member.
+    :ivar misbehaves: the behaviour of a leader's assignor between SIGUSR1 and SIGUSR2: `hangs` or `raises`; "" for
+        neither.
+    :ivar state_bytes: size of each member's state from the assignor.
     :ivar assignment_timeout_ms: how long a leader has to answer.
     :ivar region: the consistent region of the fetchers, which are counting applications; "" for slots without a region.
     :ivar steady_s: duration of the steady state before the fault.

@@ -1,4 +1,4 @@
-"""The stage of one scenario: its processes, what it waits for, and the kit's writes to the group."""
+"""The stage of one scenario: its processes, its conditions to wait for, and the kit's writes to the group."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ LONG_SESSION_FACTOR = 3
 STATIC_MEMBERS = "static-members"
 WILDCARDS = "wildcards"
 OPTIONAL = (STATIC_MEMBERS, WILDCARDS)
-"""Features that a consumer may leave out."""
+"""Optional features of a consumer."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """One scenario: a function is made one by `@partial(Scenario, NAME, TITLE)`.
+    """One scenario, made of a function by `@partial(Scenario, NAME, TITLE)`.
 
-    :ivar title: what the consumer must do.
-    :ivar act: starts the processes, acts, and compares.  :raises NotConforming: with what the consumer did wrong.
-    :ivar needs: the feature without which it is left out; "" for a required one.
+    :ivar title: the required behaviour of the consumer.
+    :ivar act: starts the processes, acts, and compares.  :raises NotConforming: with the consumer's deviation.
+    :ivar needs: the feature that it requires of the consumer; "" for none.
     :ivar partitions: of the topic.
-    :ivar nodes: coordinators that are started before.
-    :ivar long_sessions: whether sessions outlast everything that the scenario suspends.
+    :ivar nodes: coordinators started before it.
+    :ivar long_sessions: whether sessions outlast the scenario's suspensions.
     :ivar max_poll_interval_ms: of its consumers.
     :ivar repeats: whether a consumer may repeat records in it.
     """
@@ -66,7 +66,7 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Ground:
-    """What all scenarios of a run share.
+    """The common context of a run's scenarios.
 
     :ivar folder: gets a folder for each scenario.
     :ivar consumer: the command line of the consumer under trial.
@@ -81,7 +81,7 @@ class Ground:
 class Bench(Stage):
     """One scenario's processes. The context manager ends all of them.
 
-    :ivar topics: those created, by name; the newest of each name.
+    :ivar topics: the created topics by name, the newest of each name.
     :ivar written: as in `trials`.
     """
 
@@ -118,7 +118,7 @@ class Bench(Stage):
         """Start a process of the consumer under trial.
 
         :param process: its name as a process; that of the consumer by default.
-        :param options: replace or add some; an empty one is left out.
+        :param options: replaced or added options; an empty one is left out.
         """
         process = process or name
         given = {
@@ -146,7 +146,7 @@ class Bench(Stage):
     # ---- faults
 
     def suspend(self, trial: Trial) -> None:
-        """SIGSTOP, for as long as the scenario wants."""
+        """SIGSTOP, until the scenario sends SIGCONT."""
         self.fault("pause", READY_S, process=trial.process.who)
         trial.process.pause()
 
@@ -157,7 +157,7 @@ class Bench(Stage):
             proxy.mute()
 
     def withdraw_at(self, trial: Trial, nth: int) -> Loss:
-        """Lose a consumer's nth multi from now on that names a command, and withdraw the command before it knows."""
+        """Lose the nth multi with a command from now on of a consumer, and withdraw the command before it notices."""
         prefix = self.paths.command_prefix(trial.name).encode()
         found = numbers_from(1)
 
@@ -188,7 +188,7 @@ class Bench(Stage):
             self.written[part] = first + count
 
     def consumed(self) -> None:
-        """Wait until everything that was produced is consumed, and committed in ZooKeeper."""
+        """Wait until all produced records are consumed, and committed in ZooKeeper."""
 
         def is_committed() -> bool:
             shown = {each.partition: each.offset for each in self.group().partitions}
@@ -200,7 +200,7 @@ class Bench(Stage):
     def flow(self, *names: str) -> None:
         """Write records into each partition once the group is settled, and wait until they are consumed.
 
-        :param names: the members; those there are, settled or not, without any.
+        :param names: the members; without any the present ones, settled or not.
         """
         if names:
             self.settled(*names)
@@ -208,7 +208,7 @@ class Bench(Stage):
         self.consumed()
 
     def consuming(self, partitions: Sequence[int] | None = None) -> tuple[Trial, str]:
-        """The consumer c1, which has consumed and committed records of these partitions or all, and its incarnation."""
+        """The consumer c1, after it has consumed and committed records of these partitions or all; its incarnation."""
         self.settled("c1")
         self.produce(partitions=partitions)
         self.consumed()
@@ -216,7 +216,7 @@ class Bench(Stage):
         self.wait(lambda: trial.events().committed == self.written, "c1 prints offsets_committed for all records")
         return trial, self.channel("c1").incarnation
 
-    # ---- what stands in ZooKeeper
+    # ---- the znodes
 
     def channel(self, name: str) -> Channel:
         """The channel of a consumer.
@@ -240,7 +240,7 @@ class Bench(Stage):
     # ---- the kit's writes to the group
 
     def hold_still(self) -> None:
-        """Pause the group: the coordinator sends and withdraws nothing, so that the kit's own commands count."""
+        """Pause the group: the coordinator sends and withdraws nothing, so that only the kit's commands count."""
         pause(self.store, GROUP, "the conformance kit", 0, None)
         logs = list((self.folder / "logs").glob("node-*.log"))
         line = f"paused: group={GROUP}"
@@ -251,9 +251,9 @@ class Bench(Stage):
         resume(self.store, GROUP)
 
     def send(self, name: str, **fields: object) -> None:
-        """Put a command into a consumer's channel, as its incarnation's and of its epoch, generation and topic.
+        """Create a command in a consumer's channel, of its incarnation, epoch, generation and topic.
 
-        :param fields: replace or add some.
+        :param fields: replaced or added fields.
         """
         channel = self.channel(name)
         own = {"version": 1, "epoch": channel.epoch, "generation": channel.generation}
@@ -261,7 +261,7 @@ class Bench(Stage):
         self.send_raw(name, json.dumps({**own, **of, **fields}).encode())
 
     def send_raw(self, name: str, data: bytes) -> None:
-        """Put any data into a consumer's channel as a command."""
+        """Create a command with any data in a consumer's channel."""
         self.store.commit([Create(self.paths.command_prefix(name), data, sequential=True)])
 
     # ---- waiting
@@ -280,7 +280,7 @@ class Bench(Stage):
         return wait_for(looked, timeout_s, what)
 
     def stand_still(self, seconds: float, look: Callable[[], None] = lambda: None) -> None:
-        """Call `look`, which raises when something is wrong, again and again for `seconds`."""
+        """Call `look` repeatedly for `seconds`; it raises at a deviation."""
         deadline = time.monotonic() + seconds
 
         def is_over() -> bool:
@@ -294,10 +294,10 @@ class Bench(Stage):
         self.wait(lambda: not self.commands(name), f"{name} removes every command of its channel")
 
     def settled(self, *names: str, topics: Sequence[str] = (TOPIC,), timeout_s: float = READY_S) -> ShownGroup:
-        """The group, once it is Stable with exactly these members, and their lines say what their channels run.
+        """The group, once it is Stable with exactly these members, and their lines agree with their channels.
 
-        :param names: those that have no process are started.
-        :param topics: whose partitions must all run.
+        :param names: the members; missing processes are started.
+        :param topics: all their partitions must run.
         """
         for name in sorted(set(names) - {trial.name for trial in self.trials.values()}):
             self.consumer(name)

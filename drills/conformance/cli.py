@@ -139,17 +139,17 @@ def _announce(outcome: Outcome) -> None:
 
 
 OF_THE_MACHINE = (OSError, subprocess.SubprocessError)
-"""Errors that are unrelated to the consumer."""
+"""Errors unrelated to the consumer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """One scenario's result.
 
-    :ivar optional: the feature that it needs.
-    :ivar why: what was wrong, one sentence each; empty when it passed.
-    :ivar aborted: why the kit itself could not go on: then `why` proves nothing about the consumer.
-    :ivar folder: the history, and what the processes have printed.
+    :ivar optional: its required feature.
+    :ivar why: the deviations, one sentence each; empty when it passed.
+    :ivar aborted: why the kit itself could not continue: then `why` proves nothing about the consumer.
+    :ivar folder: the history, and the processes' output.
     """
 
     name: str
@@ -212,7 +212,7 @@ def _run_one(scenario: Scenario, ground: Ground) -> Outcome:
 
 
 def acted(bench: Bench) -> list[str]:
-    """Run the scenario; returns what the consumer did wrong."""
+    """Run the scenario; returns the consumer's deviations."""
     why: list[str] = []
     try:
         bench.start_all()
@@ -241,7 +241,7 @@ PARENTS = re.compile("|".join([*OF_ANY.skeleton, OF_ANY.owners_of(ANY), OF_ANY.o
 
 
 def judged(files: Sequence[Path], folder: Path) -> list[str]:
-    """What the histories show to be wrong; empty when every invariant that they can decide was held.
+    """The violations in the histories; empty when every decidable invariant was held.
 
     :param files: of the coordinators, the kit and ZooKeeper, in one history left in `folder`.
     """
@@ -254,7 +254,7 @@ def judged(files: Sequence[Path], folder: Path) -> list[str]:
 
 
 def multis_of_consumers(events: Sequence[Event]) -> list[str]:
-    """The commits of consumers that are too large, or not under the fence of a channel."""
+    """Consumers' commits that are too large, or not under the fence of a channel."""
     found = []
     commits = [event for event in events if event["event"] == "commit"]
     nodes = {event["who"] for event in commits if any(each["path"].startswith(f"{NODES}/") for each in event["ops"])}

@@ -1,4 +1,4 @@
-"""Scenarios: commands that must not be applied or are unusual, topics that change, and znodes that others overwrite.
+"""Scenarios: stale and unusual commands, changed topics, and overwritten znodes.
 
 For commands the group is paused, so that no coordinator removes them.
 """
@@ -20,7 +20,7 @@ from .event_lines import LOST, REVOKED, Trial, names_of, require
 STOP, START = "stop-fetcher", "start-fetcher"
 ZERO = TopicPartition(TOPIC, 0)
 MANY, SOME = 600, range(4)
-"""Partitions that need several multis, and those that get records."""
+"""A number of partitions for several multis, and the partitions with records."""
 
 
 @partial(Scenario, "older-commands", "removes commands of an older epoch or generation")
@@ -172,14 +172,14 @@ def makes_missing_parents(bench: Bench) -> None:
 
 
 def _still(bench: Bench) -> tuple[Trial, Channel]:
-    """A member that runs every partition, in a group that is paused, and its channel."""
+    """A member that runs every partition, in a paused group, and its channel."""
     trial, _ = bench.consuming(SOME)
     bench.hold_still()
     return trial, bench.channel("c1")
 
 
 def _stopped(bench: Bench) -> Trial:
-    """The same, after it has obeyed a stop of everything."""
+    """The same, after it has applied a stop of everything."""
     trial, _ = _still(bench)
     bench.send("c1", option=STOP)
     bench.removed("c1")
@@ -286,7 +286,7 @@ def survives_an_overwritten_channel(bench: Bench) -> None:
 
 
 def _write_offsets(bench: Bench, data: bytes, topic_id: str) -> None:
-    """The group's offsets as an earlier life of it may have left them."""
+    """The group's offsets, as left by an earlier group of the name."""
     ensure(bench.store, bench.paths.skeleton)
     begun = BegunRecord(topic_id, frozenset(range(bench.scenario.partitions))).to_bytes()
     bench.store.commit([Create(bench.paths.offsets_of(TOPIC), begun), Create(bench.paths.offset(*ZERO), data)])

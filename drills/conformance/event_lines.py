@@ -1,4 +1,4 @@
-"""The processes of the consumer under trial, and the lines that they print.
+"""The processes of the consumer under trial, and their printed lines.
 
 The rules of `EventLines` hold for each process alone (`docs/conformance.md`).
 """
@@ -25,7 +25,7 @@ OTHERS = ("record_data", "assignment_failed")
 
 
 class NotConforming(CoordinatorError):
-    """The consumer did what `zk_paths.md` does not allow; the message says what."""
+    """The consumer violated `zk_paths.md`; the message has the violation."""
 
 
 def require(holds: bool, otherwise: str) -> None:
@@ -47,12 +47,12 @@ class Batch:
 
 @dataclass
 class EventLines:
-    """What one process has printed so far.
+    """The output of one process so far.
 
     :ivar process: its name, for messages.
     :ivar held: partitions that are assigned, and neither revoked nor lost.
     :ivar names: the names of its events, in order.
-    :ivar batches: all that it has consumed, in order.
+    :ivar batches: its consumed batches, in order.
     :ivar committed: partition -> the last offset committed.
     :ivar gone: partitions of each `partitions_revoked` and `partitions_lost`, in order, with the event's name.
     """
@@ -71,11 +71,11 @@ class EventLines:
         return {batch.partition: batch.end for batch in self.batches}
 
     def at_end(self, ends: Mapping[TopicPartition, int]) -> set[TopicPartition]:
-        """The partitions of which the last record consumed is the one before the offset in `ends`."""
+        """The partitions consumed up to the offset in `ends`."""
         return {part for part, end in self.ends.items() if end == ends.get(part)}
 
     def given_up(self, how: str) -> set[TopicPartition]:
-        """All partitions that it has reported as `REVOKED`, or as `LOST`."""
+        """All partitions reported as `REVOKED`, or as `LOST`."""
         return {each for name, partitions in self.gone if name == how for each in partitions}
 
     def take(self, line: str) -> None:
@@ -162,7 +162,7 @@ class Trial:
     """One process of the consumer under trial.
 
     :ivar name: the consumer's name.
-    :ivar former: number of its batches that were of a topic which is removed.
+    :ivar former: number of its batches of a removed topic.
     """
 
     name: str
@@ -170,7 +170,7 @@ class Trial:
     former: int = 0
 
     def events(self) -> EventLines:
-        """What it has printed so far.
+        """Its output so far.
 
         :raises NotConforming: when it breaks a rule of a process.
         """
@@ -180,14 +180,14 @@ class Trial:
         return events
 
     def batches(self) -> list[Batch]:
-        """What it has consumed so far, of the topics as they are now."""
+        """Its consumed batches so far, of the current topics."""
         return self.events().batches[self.former :]
 
 
 class Trials(dict[str, Trial]):
     """Process name -> its trial.
 
-    :ivar written: partition -> records produced, of the topics as they are now.
+    :ivar written: partition -> records produced, of the current topics.
     """
 
     def __init__(self) -> None:
@@ -195,7 +195,7 @@ class Trials(dict[str, Trial]):
         self.written: dict[TopicPartition, int] = {}
 
     def unconsumed(self) -> list[str]:
-        """The records that no process has printed as consumed."""
+        """The records not printed as consumed by any process."""
         found = []
         for part, count in sorted(self.written.items()):
             end = 0

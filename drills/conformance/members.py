@@ -63,7 +63,7 @@ def consumes(bench: Bench) -> None:
 
 @partial(Scenario, "rebalance", "gives up and takes partitions as members join and leave", partitions=6)
 def rebalances(bench: Bench) -> None:
-    """Members that join and leave are given and give up partitions, and no record is lost or consumed twice."""
+    """Joining and leaving members get and give up partitions, and no record is lost or consumed twice."""
     bench.flow("c1")
     bench.flow("c1", "c2", "c3")
     bench.leave(bench.trials["c2"])
@@ -92,7 +92,7 @@ def leaves(bench: Bench) -> None:
 
 @partial(Scenario, "threads", "divides the partitions of several topics among its threads")
 def has_threads(bench: Bench) -> None:
-    """Topics with different numbers of threads: each owner znode names the thread that the assignment names."""
+    """Topics with different numbers of threads: each owner znode names the assigned thread."""
     bench.topic("u")
     bench.consumer("c1", topics=f"{TOPIC}:2,u:3")
     shown = bench.settled("c1", "c2", topics=(TOPIC, "u"))
@@ -110,10 +110,10 @@ def has_threads(bench: Bench) -> None:
     partitions=6, long_sessions=True,
 )  # fmt: skip
 def cooperates(bench: Bench) -> None:
-    """Under cooperative-sticky it gives up what moves, and keeps and fetches the rest meanwhile."""
+    """Under cooperative-sticky it gives up the moved partitions, and keeps and fetches the rest meanwhile."""
     first = bench.consumer("c1", protocols="cooperative-sticky")
     bench.flow("c1")
-    bench.suspend(first)  # so that no command is obeyed before c2 is suspended, too
+    bench.suspend(first)  # so that no command is applied before c2 is suspended, too
     second = bench.consumer("c2", protocols="cooperative-sticky")
     bench.wait(lambda: bench.store.get(bench.paths.id("c2")), "c2 registers")
     bench.suspend(second)
@@ -152,7 +152,7 @@ def gives_signs_of_life(bench: Bench) -> None:
 
 @partial(Scenario, "paused-group", "goes on while its group is paused")
 def goes_on_while_paused(bench: Bench) -> None:
-    """While its group is paused it consumes, commits and stays; what joined meanwhile is assigned after it."""
+    """While its group is paused it consumes, commits and stays; a member that joined is assigned afterwards."""
     bench.settled("c1")
     generation = bench.group().state.generation
     bench.hold_still()
@@ -167,7 +167,7 @@ def goes_on_while_paused(bench: Bench) -> None:
 
 @partial(Scenario, "refused-member", "ends when the group refuses its strategies")
 def ends_when_refused(bench: Bench) -> None:
-    """Refused with `InconsistentGroupProtocol` it ends, and does not come back."""
+    """Refused with `InconsistentGroupProtocol` it ends, and does not rejoin."""
     bench.settled("c1")
     second = bench.consumer("c2", protocols="round-robin")
     bench.wait(lambda: not second.process.is_running, "c2, which the group refuses, ends")
@@ -198,7 +198,7 @@ def keeps_its_seat(bench: Bench) -> None:
 
 @partial(Scenario, "wildcard", "subscribes by a regular expression", needs=WILDCARDS)
 def follows_a_wildcard(bench: Bench) -> None:
-    """A white list: topics that match are assigned, also those that are created later; others are not."""
+    """A white list: matching topics are assigned, later ones included; others are not."""
     bench.topic("u")
     trial = bench.consumer("c1", topics="", white_list="[ab].*:1")
     bench.wait(lambda: bench.store.get(bench.paths.id("c1")), "c1 registers")
@@ -228,7 +228,7 @@ def is_killed(bench: Bench) -> None:
 
 @partial(Scenario, "short-cut", "keeps its partitions over a cut that is shorter than its lease")
 def is_cut_off_shortly(bench: Bench) -> None:
-    """No answer of ZooKeeper for less than its lease: it keeps its partitions and its incarnation."""
+    """No reply of ZooKeeper for less than its lease: it keeps its partitions and its incarnation."""
     trial, incarnation = bench.consuming()
     bench.cut("c1", bench.bounds["session_timeout"] * 0.3)
     bench.flow()
@@ -238,11 +238,11 @@ def is_cut_off_shortly(bench: Bench) -> None:
 
 @partial(Scenario, "lease", "delivers nothing after its lease while ZooKeeper answers only pings")
 def obeys_its_lease(bench: Bench) -> None:
-    """ZooKeeper answers nothing but pings for more than a lease: no records after it; then the incarnation goes on."""
+    """ZooKeeper answers only pings for more than a lease: no records after it; then the incarnation continues."""
     trial, incarnation = bench.consuming()
     seen = len(trial.batches())
     bench.mute(trial)
-    # Records come only now: a consumer whose commit of earlier ones waits for an answer would deliver none in any case.
+    # Records come only now: a consumer whose commit of earlier ones waits for a reply would deliver none in any case.
     lease_s = bench.bounds["lease"]
     bench.stand_still(lease_s + MARGIN_S)
 
@@ -262,7 +262,7 @@ def obeys_its_lease(bench: Bench) -> None:
 
 @partial(Scenario, "expiry", "registers again when its session has expired in a cut")
 def outlives_its_session(bench: Bench) -> None:
-    """No packet of ZooKeeper for longer than its session: it registers again, and says first what it has lost."""
+    """No packet of ZooKeeper for longer than its session: it reports its lost partitions, and registers again."""
     trial, incarnation = bench.consuming()
     seen = len(trial.events().names)
     bench.cut_off("c1", READY_S)
@@ -296,9 +296,9 @@ def is_suspended(bench: Bench) -> None:
     long_sessions=True, max_poll_interval_ms=2000, repeats=True,
 )  # fmt: skip
 def is_evicted(bench: Bench) -> None:
-    """It obeys no command for max_poll_interval_ms: evicted, it commits nothing more, and registers again.
+    """It applies no command for max_poll_interval_ms: evicted, it commits nothing more, and registers again.
 
-    Its lease still runs when it goes on, so it may deliver records until it notices.
+    Its lease still runs when it continues, so it may deliver records until it notices.
     """
     trial, _ = bench.consuming()
     seen = len(trial.events().names)
@@ -328,7 +328,7 @@ def loses_its_name(bench: Bench) -> None:
 
 @partial(Scenario, "failover", "goes on when the coordinator is killed, and obeys the next", nodes=2)
 def outlives_a_coordinator(bench: Bench) -> None:
-    """The coordinator is killed: members go on in the same generation, and obey the next one."""
+    """The coordinator is killed: members continue in the same generation, and comply with the next one."""
     bench.settled("c1", "c2")
     trials = list(bench.trials.values())
     generation, gone = bench.group().state.generation, [each.events().gone for each in trials]
@@ -352,7 +352,7 @@ def outlives_a_coordinator(bench: Bench) -> None:
     nodes=2, long_sessions=True,
 )  # fmt: skip
 def outlives_a_coordinator_in_a_rebalance(bench: Bench) -> None:
-    """The coordinator changes while a stop is pending: the old command is withdrawn, and the next one's is obeyed."""
+    """The coordinator changes while a stop is pending: the old command is withdrawn, the next one's is applied."""
     trial, _ = bench.consuming()
     bench.suspend(trial)
     bench.consumer("c2")

@@ -1,5 +1,5 @@
-"""The ensembles of drills: embedded servers, containers, or the operator's own; and how a drill and its processes
-authenticate there: each kind of process as an identity of its own."""
+"""The ensembles of drills: embedded servers, containers, or the operator's own; and the authentication of a drill and
+its processes there: each kind of process has an identity of its own."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class DrillAccess:
 
     The proxies have the TLS, so a process behind one has none.
 
-    :param given: how the servers are reached.
-    :param env: where its credentials may be, too.
+    :param given: the access to the servers.
+    :param env: the environment, which may have its credentials, too.
     :param has_roles: whether each role has a digest identity of its own, made here. Given digests are then the
-        operator's; a given SASL user is all roles', since a server may require it of every session.
+        operator's; a given SASL user is for all roles, since a server may require it of every session.
     :ivar has_roles: as given.
     :raises UsageError: when the credentials cannot be read.
     """
@@ -79,7 +79,7 @@ class DrillAccess:
         return environment_of(self.behind_proxy(role))
 
     def acl_ids(self, role: str) -> tuple[str, ...]:
-        """The identities of the role as in ACLs; with `has_roles` those that are the role's alone."""
+        """The identities of the role as in ACLs; with `has_roles` only its exclusive ones."""
         shared = () if self.has_roles or self._credentials.sasl is None else (f"{SASL}:{self._credentials.sasl[0]}",)
         return (*shared, *map(digest_identity, self._digests(role)))
 
@@ -136,15 +136,15 @@ still reach it."""
 
 
 class Environment:
-    """One ensemble. The defaults are those of one that is removed with all its znodes after the drills.
+    """One ensemble. The defaults are those of an ensemble that is removed with all its znodes after the drills.
 
     :ivar kind: `embedded`, `docker` or `own`.
     :ivar can: the supported ones of `SERVERS`, `PAUSE` and `NETWORK`; no operation on the servers without them.
     :ivar addresses: `host:port` of each server.
     :ivar tick_s: its tick, which bounds the delay of a session's expiry.
     :ivar is_observed: whether an observer replaces the transaction logs, which are not readable here.
-    :ivar access: how the drill and its processes authenticate.
-    :ivar touches: the paths that a drill writes.
+    :ivar access: the credentials and TLS of the drill and its processes.
+    :ivar touches: the paths written by a drill.
     :ivar shown: the znodes of a drill in its chroot; with their subtrees they are its evidence.
     :ivar details: further fields of the ensemble in run.json.
     """
@@ -188,7 +188,7 @@ class Environment:
         return []
 
     def adjust(self, settings: Settings) -> Settings:
-        """The settings, with the session timeout that this ensemble grants."""
+        """The settings, with the session timeout granted by this ensemble."""
         return settings
 
     def chroot_of(self, name: str) -> str:
@@ -196,7 +196,7 @@ class Environment:
         return f"/{PREFIX}{name}"
 
     def watched(self, chroot: str) -> Sequence[str]:
-        """The paths that an observer watches there."""
+        """The paths for an observer to watch there."""
         return [chroot]
 
     def cleared(self, chroot: str, keep: bool) -> AbstractContextManager[None]:
@@ -258,7 +258,7 @@ class Embedded(Environment):
 
 
 def version_in(answer: str) -> str:
-    """The version in an answer to `srvr`; empty when it has none."""
+    """The version in a reply to `srvr`; empty when it has none."""
     first = answer.partition("\n")[0]
     return first.removeprefix("Zookeeper version: ").partition("-")[0] if "version" in first else ""
 

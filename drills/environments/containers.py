@@ -171,7 +171,7 @@ class Containers(Environment):
 
 
 def _compose_command() -> tuple[str, ...]:
-    """`docker compose` (v2) or `docker-compose` (1.29), whichever runs.
+    """`docker compose` (v2), or else `docker-compose` (1.29).
 
     :raises MissingProgram: when no engine answers, or neither runs.
     """

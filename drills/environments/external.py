@@ -43,7 +43,7 @@ LEAST_TICKS, MOST_TICKS = 2, 20
 """ZooKeeper's default bounds of a session timeout, in ticks."""
 
 TICKS_OF_A_SESSION = 4
-"""The session timeout in ticks that the leases of coordinators and consumers need."""
+"""The minimum session timeout for the leases of coordinators and consumers, in ticks."""
 
 LONGEST_SESSION_MS = 15_000
 """A drill waits 30 s for the steady state."""
@@ -57,11 +57,11 @@ ANOTHER = "another drill runs at --zk: wait until it ends"
 
 
 class External(Environment):
-    """See `Environment`. No fault hits its servers, which belong to the operator.
+    """See `Environment`. No fault hits its servers: they belong to the operator.
 
     :param hosts: `host:port,host:port/chroot`.
     :param session_timeout_ms: the requested session timeout of the processes.
-    :param access: how its servers are reached.
+    :param access: to its servers.
     :raises UsageError: when `hosts` is malformed, its chroot is missing, or the ensemble is unsuitable.
     :raises ZooKeeperUnreachable: when no server answers.
     :raises AuthenticationFailed: when a server and this machine refuse each other.
@@ -108,12 +108,12 @@ class External(Environment):
             )
 
     def _granted(self, asked_ms: int) -> int:
-        """The session timeout that the first server that answers grants."""
+        """The session timeout granted by the first server that replies."""
         for address in self._parsed:
             granted = granted_ms(address, asked_ms, self.access.tls)
             if granted is not None:
                 return granted
-        self._open("", ANSWER_S).close()  # raises the reason, as a certificate that is refused
+        self._open("", ANSWER_S).close()  # raises the reason, as a refused certificate
         raise ZooKeeperUnreachable(f"no ZooKeeper server answers at {','.join(self.addresses)}")
 
     def _ticks(self) -> tuple[float, float, str]:
@@ -173,7 +173,7 @@ class External(Environment):
 
 
 def remove_tree(store: Store, root: str) -> bool:
-    """Remove a znode and its subtree, a part of it; whether they are gone: others may create children concurrently."""
+    """Remove a part of a znode's subtree, at last the znode; whether all is removed: others may create children."""
 
     def commit(operations: Sequence[Operation]) -> bool:
         store.commit(operations)
@@ -189,9 +189,9 @@ def remove_tree(store: Store, root: str) -> bool:
 
 
 def granted_ms(address: Address, asked_ms: int, tls: ZooKeeperAccess) -> int | None:
-    """The session timeout that a server grants to a request for `asked_ms`; None when it does not serve.
+    """The session timeout granted by a server to a request for `asked_ms`; None when it does not serve.
 
-    Where SASL is required the session ends by its timeout, since only a session that has authenticated may be closed.
+    Where SASL is required the session ends by its timeout, since only an authenticated session may be closed.
     """
     context = tls.tls_context()
     request = struct.pack(">iqiqi16s?", 0, 0, asked_ms, 0, 16, b"", False)

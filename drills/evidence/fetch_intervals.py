@@ -1,5 +1,5 @@
-"""The fetch intervals of partitions, and client-side assignment (asks, adoptions, failures, the members' reactions),
-decided from a history."""
+"""The fetch intervals of partitions, and client-side assignment (requests, adoptions, failures, the members'
+reactions), decided from a history."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def last_holders(intervals: Sequence[FetchInterval], at: float) -> dict[Partitio
 
 
 def read_elsewhere(events: Sequence[Event], consumers: Iterable[str]) -> dict[PartitionName, int]:
-    """Partition -> records that these consumers have read and committed; the next fetcher continues after them.
+    """Partition -> records read and committed by these consumers; the next fetcher continues after them.
 
     They are not in a DataFrame. Records that no fetcher continued after are not counted.
     """
@@ -106,7 +106,7 @@ LATE_S = 0.002
 
 @dataclass(slots=True)
 class AskShown:
-    """One ask.
+    """One assignment request.
 
     :ivar made: its time; `adopted` and `failed` are the times of those changes in `state`.
     :ivar heard: the members that acknowledged its `assignment-failed`.
@@ -123,7 +123,7 @@ class AskShown:
 
 @dataclass(frozen=True, slots=True)
 class AskRound:
-    """From the first ask after an adoption to the next adoption, or to the end of the history."""
+    """From the first request after an adoption to the next adoption, or to the end of the history."""
 
     begin: float
     end: float
@@ -133,14 +133,14 @@ class AskRound:
 
 @dataclass(frozen=True, slots=True)
 class AskSummary:
-    """The asks of a history since a fault.
+    """The assignment requests of a history since a fault.
 
-    :ivar asks: number of asks.  :ivar adopted: number of adopted answers.  :ivar failed: number of failed leaders.
-    :ivar longest_s: the longest time from an ask to the adoption of its answer or of a later leader's; a lower bound
-       without a further adoption, None without an ask.
-    :ivar unheard: members of failed asks without an acknowledgement; None without a failed ask.
-    :ivar revoked: partitions that a member revoked during an ask; None without an ask.
-    :ivar silent_s: the longest time without a record of a partition that no leader fetched, during an ask.
+    :ivar asks: number of requests.  :ivar adopted: number of adoptions.  :ivar failed: number of failed leaders.
+    :ivar longest_s: the longest time from a request to its adoption or that of a later leader's; a lower bound
+       without a further adoption, None without a request.
+    :ivar unheard: members of failed requests without an acknowledgement; None without a failed one.
+    :ivar revoked: partitions revoked by members during a request; None without a request.
+    :ivar silent_s: the longest time without a record of a partition fetched by no leader, during a request.
     """
 
     asks: int = 0
@@ -153,7 +153,7 @@ class AskSummary:
 
     @property
     def repeated(self) -> int:
-        """Asks without an adopted answer."""
+        """Requests without an adoption."""
         return self.asks - self.adopted
 
     def to_json(self) -> dict[str, Any]:
@@ -162,7 +162,7 @@ class AskSummary:
 
 
 def asked(events: Sequence[Event], intervals: Sequence[FetchInterval], fault_at: float) -> AskSummary:
-    """The asks of a whole history since `fault_at`.
+    """The assignment requests of a whole history since `fault_at`.
 
     :param intervals: its fetch intervals.
     """
@@ -182,7 +182,7 @@ def asked(events: Sequence[Event], intervals: Sequence[FetchInterval], fault_at:
 
 
 def asks_of(events: Iterable[Event]) -> list[AskShown]:
-    """Every ask, in order, with its outcome."""
+    """Every assignment request, in order, with its outcome."""
     asks: dict[str, AskShown] = {}
     world = Replay()
     for commit in [world.commit(event) for event in events if event["event"] == "commit"]:

@@ -93,7 +93,7 @@ def point_latest(folder: Path) -> None:
 Event = dict[str, Any]
 
 STRANGER = "stranger#"
-"""The name of a process without a history begins with it, and ends with its session."""
+"""Prefix of the name of a process without a history, before its session."""
 
 
 class Notes:
@@ -119,7 +119,7 @@ class Notes:
 
 
 def logged(logs: Sequence[Path], who: Mapping[int, str], behind_s: float, chroot: str) -> list[Event]:
-    """What the servers' transaction logs have.
+    """The events of the servers' transaction logs.
 
     :param logs: their folders.  :param who: session -> process.  :param behind_s: see `Notes`.
     """
@@ -130,7 +130,7 @@ def logged(logs: Sequence[Path], who: Mapping[int, str], behind_s: float, chroot
 def with_strangers(events: Sequence[Event], known: Collection[int | None]) -> list[Event]:
     """The same events, with the commits of sessions that are not `known` attributed to a stranger.
 
-    Manual changes are excused; a process that writes on a session missing in its history is not.
+    Manual changes are excused, writes of a process on a session missing in its history are not.
     """
     return [
         {**event, "who": f"{STRANGER}{event['session']:x}"}
@@ -156,7 +156,7 @@ def merged_history(files: Sequence[Path]) -> tuple[list[Event], list[str]]:
 
 
 def granted_otherwise(events: Sequence[Event], session_s: float) -> list[str]:
-    """The sessions with another timeout than the one of the promises' bounds.
+    """The sessions with another timeout than that of the promises' bounds.
 
     Checked are all sessions of processes with a history; of the others, such as the pool's, those that requested this
     timeout. The drill, its observer, the producer and queries request others.

@@ -39,7 +39,7 @@ WHAT = {
 
 
 STOPS = ("stuck", "pause", "cut")
-"""Faults of processes that stay alive and make no progress."""
+"""Faults of live processes without progress."""
 
 BROKER_RETURNS = "broker-returns"
 """The fault event at which the broker serves again."""
@@ -49,19 +49,19 @@ BROKER_RETURNS = "broker-returns"
 class Measured:
     """The effects of a fault in a history.
 
-    :ivar marks: `T0` to `T5` -> when; only those that happened.
-    :ivar standstill: partition -> its longest standstill since the fault.
+    :ivar marks: `T0` to `T5` -> its time, if reached.
+    :ivar standstill: partition -> its longest downtime since the fault.
     :ivar moved: partitions with another consumer at the end.
-    :ivar passed_on: partitions that another consumer started to fetch at any time.
+    :ivar passed_on: partitions fetched by another consumer at any time.
     :ivar least: the minimum number of moves.
-    :ivar stale: commands that were removed unapplied.
+    :ivar stale: commands removed unapplied.
     :ivar generations: generations of the groups since the fault.
-    :ivar resumed_s: the time from the broker's return until every partition had delivered records; a lower bound where
-       they never did, None without a broker outage.
+    :ivar resumed_s: the time from the broker's return until every partition had delivered records; otherwise a lower
+       bound, None without a broker outage.
     :ivar changes: membership changes of the groups since the fault.
     :ivar settled_s: the longest time from a kill until the group was Stable without the killed process; None without
         one.
-    :ivar asks: the asks of client-side assignment.
+    :ivar asks: the requests of client-side assignment.
     """
 
     marks: Mapping[str, float]
@@ -143,7 +143,7 @@ def measured(events: Sequence[Event], fault_at: float) -> Measured:
 
 
 def _without_stopped(intervals: Sequence[FetchInterval], events: Sequence[Event]) -> list[FetchInterval]:
-    """The fetch intervals, ended when their process was suspended: it has the partition, and fetches nothing."""
+    """The fetch intervals, ended at the suspension of their process: it keeps the partition, and fetches nothing."""
     stopped = {event["process"]: float(event["at"]) for event in events if event.get("kind") in STOPS}
     return [
         replace(hold, until=stopped[hold.who])
@@ -154,7 +154,7 @@ def _without_stopped(intervals: Sequence[FetchInterval], events: Sequence[Event]
 
 
 def least_moved(before: Mapping[PartitionName, str], consumers: set[str], partitions: int) -> int:
-    """The minimum number of moves after which the remaining consumers have balanced shares.
+    """The minimum number of moves to balanced shares of the remaining consumers.
 
     The consumers with the most partitions keep the larger shares.
     """
@@ -205,7 +205,7 @@ def _takes_an_ephemeral(event: Event) -> bool:
 
 
 def _all_fetched(without: Gaps, fault_at: float, end: float) -> float | None:
-    """The end of the first standstill after the fault, when every partition is fetched again; the fault without one.
+    """The end of the first downtime after the fault, when every partition is fetched again; the fault without one.
 
     Later rebalances, as on the victim's return, are not counted. None when it lasted to the end.
     """
@@ -219,7 +219,7 @@ def _all_fetched(without: Gaps, fault_at: float, end: float) -> float | None:
 
 
 def _stale(commits: Sequence[Commit]) -> int:
-    """Commands that their consumer has removed without applying them: they are not in its channel."""
+    """Commands removed unapplied by their consumer: they are not in its channel."""
     count = 0
     for commit in commits:
         ops = commit.event.get("ops", ())
@@ -263,7 +263,7 @@ def _is_settled_without(name: str, group: GroupView) -> bool:
 
 
 def replayed(events: Sequence[Event]) -> tuple[list[Commit], float | None]:
-    """What commits and ends of sessions have changed, in order; and the longest time from a kill until the group was
+    """The changes by commits and ends of sessions, in order; and the longest time from a kill until the group was
     Stable without the killed process, else a lower bound.
 
     The time is None without a kill.
@@ -286,7 +286,7 @@ def replayed(events: Sequence[Event]) -> tuple[list[Commit], float | None]:
 
 
 def changes_of_members(commits: Sequence[Commit], fault_at: float) -> int:
-    """The number of transactions since the fault after which other names are registered: no takeover of a name is."""
+    """The number of transactions since the fault that change the set of registered names, without takeovers."""
     found = 0
     for commit in commits:
         more: Counter[tuple[str, str]] = Counter()
@@ -306,7 +306,7 @@ EXIT_CODES = {PASS: 0, FAIL: 1, INCONCLUSIVE: 3}
 class RecordCounts:
     """The outcome of the numbered records, from the DataFrame; None when it is unreadable.
 
-    :ivar elsewhere: records that applications have read.
+    :ivar elsewhere: records read by applications.
     """
 
     produced: int
@@ -325,7 +325,7 @@ def counted(
     """The records of the DataFrame compared with the produced ones.
 
     :param produced: topic -> its id -> partition -> records.
-    :param elsewhere: topic and partition -> records that applications have read, which are not in a DataFrame.
+    :param elsewhere: topic and partition -> records read by applications, which are not in a DataFrame.
     :param rows: for each partition of each topic id `rows`, `distinct` numbers, `most` and `misplaced`.
     """
     expected = {
@@ -378,7 +378,7 @@ def decided(
     """The verdict, and the reasons for it.
 
     :param missing: missing preconditions of a conclusion: a fault that did not fire, no recovery, ...
-    :param seen: violations that the drill itself has observed.
+    :param seen: violations observed by the drill itself.
     """
     wrong = [*seen]
     wrong += [f"{name}: {each['why']}" for name, each in invariants.items() if each["outcome"] == BROKEN]

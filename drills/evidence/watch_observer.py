@@ -3,9 +3,9 @@ ZooKeeper, reconstructed from its events and the records of ZooKeeper's clients.
 
 A replacement for `checker.replay.txn_log` where transaction logs are not readable. The observer gets the path and kind
 of each change, and the zxid of its transaction. The transaction's content is in the recorded commit whose reply had
-that zxid. A commit without a recorded reply may have been done, too: then its changes match a transaction without
-another author. Ephemerals that are removed together, without a commit, went with their session. Any other transaction
-is unknown, and there the history ends: a shorter history proves less, but nothing false.
+that zxid. A commit without a recorded reply may have been applied, too: then its changes match a transaction without
+another author. Ephemerals removed together, without a commit, went with their session. Any other transaction
+is unknown, and ends the history: a shorter history proves less, but nothing false.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Change = tuple[str, str]
 
 _KIND_OF = {"create": "created", "set": "changed", "delete": "deleted"}
 _SEQUENCE = 10
-"""The digits that ZooKeeper appends to the path of a sequential znode."""
+"""ZooKeeper's suffix of a sequential znode's path."""
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class Writes:
 
 
 def writes_in(folder: Path, chroot: str) -> Writes:
-    """The records in a folder; an incomplete last line is one of a killed process.
+    """The records in a folder; an incomplete last line is a killed process's.
 
     :param chroot: only znodes below it, with relative paths.
     :raises BadData: when one is malformed.
@@ -204,7 +204,7 @@ class _Join:
         return {"at": self._clock.at(zxid), "who": who, "event": event, "session": session, "zxid": zxid}
 
     def _closed(self, zxid: int, changes: list[Change]) -> Event:
-        """The end of the session that owned all these ephemerals, and no others, and that does no more afterwards.
+        """The end of the session that owned exactly these ephemerals, and has no later transaction.
 
         :raises Unexplained: when there is none: a foreign client has written.
         """
@@ -217,13 +217,13 @@ class _Join:
             raise Unexplained(f"a stranger wrote {paths[0]}{more}")
         for path in paths:
             del self._owners[path]
-        # A session whose close got lost expires later than this after the request.
+        # A session whose close was lost expires later than this after the request.
         soon_s = self._writes.sessions[session]["timeout"] / 2
         is_closed = 0 <= self._clock.at(zxid) - self._writes.closing.get(session, float("-inf")) < soon_s
         why = "closed" if is_closed else "expired"
         return {**self._frame(zxid, session, "closed"), "why": why, "paths": paths}
 
-    # ---- a commit whose reply did not come
+    # ---- a commit without a reply
 
     def _lost(self, zxid: int, changes: list[Change]) -> Written | None:
         """The matching commit without a reply.
@@ -242,7 +242,7 @@ class _Join:
         return found
 
     def _fitting(self, written: Written, zxid: int, changes: list[Change]) -> Written | None:
-        """The commit with the paths that it would have created; None when it does not match the transaction."""
+        """The commit with its created paths; None when it does not match the transaction."""
         if not written.after < zxid < written.before or written.at > self._clock.at(zxid):
             return None
         asked = _changing(written)
@@ -275,11 +275,11 @@ class WatchObserver:
     """Watches the subtrees of some znodes, from `__enter__` until its events are read.
 
     :ivar addresses: of the servers.
-    :ivar clock: sees what the processes of the drill see, and this session's events.
+    :ivar clock: sees the packets of the drill's processes, and this session's events.
     :ivar roots: the full paths of the watched subtrees.
     :ivar chroot: the prefix that events omit from their paths.
     :ivar writes: the folder in which every session of the drill records its commits.
-    :ivar access: how it authenticates.
+    :ivar access: its credentials and TLS.
     :ivar seen: the events so far.  :ivar is_lost: whether it gets no more.
     :ivar missing: why changes are unknown; "" otherwise.
     """
@@ -314,7 +314,7 @@ class WatchObserver:
         return self
 
     def events(self, who: Mapping[int, str]) -> list[Event]:
-        """The transactions of ZooKeeper until now; it watches no longer.
+        """The transactions of ZooKeeper until now; ends the watch.
 
         :param who: session -> process.
         """
@@ -322,7 +322,7 @@ class WatchObserver:
         try:
             self._store.sync()
             self._store.get(self.roots[0])
-            until = self._store.last_zxid  # events up to it came before the answer
+            until = self._store.last_zxid  # events up to it came before the reply
         except StoreError:
             self.is_lost = True
         self._close()

@@ -2,8 +2,8 @@
 
 It parses ZooKeeper's framing: every packet is four bytes of length and a body; the first packet of either side opens
 the session; then a request begins with its xid and op code, a reply with the request's xid. So it can lose exactly
-one reply: the request is carried out, and its sender gets no answer. TLS is between proxy and server only: the proxy's
-clients are on this machine. Packets are untrusted: what reads a malformed body raises `BadData`.
+one reply: the request is carried out, and its sender gets no reply. TLS is between proxy and server only: the proxy's
+clients are on this machine. Packets are untrusted: reading a malformed body raises `BadData`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def zxid(reply: bytes) -> int:
 
 
 def opened_ms(first_reply: bytes) -> int | None:
-    """The timeout in ms of the session that was created or resumed; None when it has expired."""
+    """The timeout in ms of the created or resumed session; None when it has expired."""
     reader = JuteReader(first_reply)
     reader.integer()
     timeout_ms, session = reader.integer(), reader.long()
@@ -85,12 +85,12 @@ T = TypeVar("T")
 
 
 class TlsEnd:
-    """One thread reads it while another one writes: OpenSSL allows a connection one call at a time.
+    """A TLS socket for one reading and one writing thread: OpenSSL allows a connection one call at a time.
 
-    Its methods are those of a socket that a link calls.
+    It has the methods of a socket that a link calls.
 
     :param connection: connected.
-    :param hostname: what the server's certificate is verified for.
+    :param hostname: the name in the server's certificate.
     """
 
     def __init__(self, connection: socket.socket, context: ssl.SSLContext, hostname: str) -> None:
@@ -98,7 +98,7 @@ class TlsEnd:
         self._connection = context.wrap_socket(connection, server_hostname=hostname, do_handshake_on_connect=False)
 
     def handshake(self) -> None:
-        """Before anything else, in the thread that may wait for it; `shutdown` ends it.
+        """The handshake, before any other call, in the thread that may wait for it; `shutdown` ends it.
 
         :raises OSError: when it fails, or takes too long.
         """
@@ -117,7 +117,7 @@ class TlsEnd:
             left = left[self._once_ready(partial(self._connection.send, left)) :]
 
     def shutdown(self, how: int) -> None:
-        """See `socket`. `SSLSocket`'s own would let a reader take what it then gets for plain bytes."""
+        """See `socket`. After `SSLSocket`'s own a reader would take the encrypted bytes for plain ones."""
         socket.socket.shutdown(self._connection, how)
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ class TlsEnd:
         self._connection.close()
 
     def _once_ready(self, step: Callable[[], T]) -> T:
-        """What `step` returns, as soon as it needs not wait."""
+        """The result of `step`, as soon as it need not wait."""
         while True:
             try:
                 with self._lock:
@@ -239,7 +239,7 @@ class Proxy:
     def mute(self) -> None:
         """Hold back every reply and watch event, except replies to pings, until `resume`: sessions stay alive.
 
-        What was held back goes out with the next reply after it.
+        Held packets are sent with the next reply after them.
         """
         self.is_mute = True
 
@@ -284,7 +284,7 @@ class Proxy:
         """A connection to the server, before its TLS handshake."""
         server = socket.create_connection(self._upstream, 5.0)
         server.settimeout(None)
-        server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else small packets wait 40 ms for answers
+        server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else small packets wait 40 ms for replies
         return server if self._tls_context is None else TlsEnd(server, self._tls_context, self._upstream[0])
 
     # Called by the links.
@@ -297,7 +297,7 @@ class Proxy:
         return self._is_black_hole
 
     def claim(self, request: bytes) -> Loss | None:
-        """The loss that a request matches, which is then disarmed."""
+        """The loss matched by a request; it is disarmed."""
         with self._lock:
             for loss in [each for each in self._armed if each.is_for(request)]:
                 self._armed.remove(loss)

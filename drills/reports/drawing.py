@@ -187,7 +187,7 @@ def described(lane: Lane, bar: Bar, zero: float) -> str:
 
 
 def _bars(axis: Axis, lane: Lane, y: float, colours: Mapping[str, str]) -> Iterator[Shape]:
-    """The bars; of those narrower than a pixel the first of each kind in each pixel, and no standstills."""
+    """The bars; of those narrower than a pixel the first of each kind in each pixel, and no downtimes."""
     seen: set[tuple[str, int]] = set()
     order = list(BARS)
     for bar in sorted(lane.bars, key=lambda bar: order.index(bar.kind)):

@@ -59,7 +59,7 @@ def compact(value: object) -> str:
 
 
 def verdict(run: Mapping[str, Any]) -> str:
-    """The verdict; INCONCLUSIVE for a run that was aborted before it had one."""
+    """The verdict; INCONCLUSIVE for a run aborted before it had one."""
     outcome = run.get("verdict")
     return outcome if outcome in (PASS, FAIL, INCONCLUSIVE) else INCONCLUSIVE
 
@@ -81,7 +81,7 @@ def mark(run: Mapping[str, Any], name: str) -> float | None:
 
 
 def known_marks(run: Mapping[str, Any]) -> dict[str, float]:
-    """The times of those of T0 to T5 that happened."""
+    """The times of the reached marks of T0 to T5."""
     return {name: at for name in MARKS if (at := mark(run, name)) is not None}
 
 
@@ -239,7 +239,7 @@ def _standstill(run: Mapping[str, Any]) -> str:
 
 
 def _shares(stood: Sequence[float]) -> str:
-    """How many partitions stood still for how long: about as long as the longest, for less, and not at all."""
+    """The numbers of partitions by downtime: about the longest, shorter, and none."""
     long = [each for each in stood if each >= max(stood) / 2]
     less = [each for each in stood if 0 < each < max(stood) / 2]
     still = len(stood) - len(long) - len(less)

@@ -73,7 +73,7 @@ def page(run: Mapping[str, Any], events: Sequence[Any]) -> str:
 
 
 def _common(run: Mapping[str, Any], timeline: Timeline, known: Sequence[Event]) -> dict[str, Any]:
-    """What both reports begin with."""
+    """The begin of both reports."""
     return {
         "run": run,
         "title": text(run.get("title")) or text(run.get("drill")) or "Unnamed drill",

@@ -34,7 +34,7 @@ NUMBERS: Sequence[tuple[str, str, Callable[[float], str]]] = (
     ("stale_refused", "commands removed unapplied, in the whole run", amount),
 )
 OF_SOME_DRILLS = frozenset({"resumed_s", "settled_s"})
-"""Measured only where a broker went away, or a member was killed; left out elsewhere."""
+"""Measured only after a broker's outage, or a member's kill; left out elsewhere."""
 ASKS: Sequence[tuple[str, str, Callable[[float], str]]] = (
     ("asks", "asks to leaders, from the fault to the end", amount),
     ("adopted", "answers adopted", amount),
@@ -105,7 +105,7 @@ def records(run: Mapping[str, Any]) -> list[Pair]:
 
 
 def standstills(run: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """The standstill of each partition, the longest first."""
+    """The downtime of each partition, the longest first."""
     fields = mapping(mapping(mapping(run.get("numbers")).get("standstill")).get("by_partition"))
     known = [(text(name), stood) for name, value in fields.items() if (stood := number(value)) is not None]
     return sorted(known, key=lambda each: (-each[1], each[0]))

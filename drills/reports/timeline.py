@@ -33,7 +33,7 @@ class Bar:
     """An interval.
 
     :ivar label: its text, if there is room.  :ivar note: further details, in the tooltip.
-    :ivar of: the consumer (`group/consumer`) that determines its colour.
+    :ivar of: the consumer (`group/consumer`) of its colour.
     :ivar is_open: whether it was open at the end of the history.
     """
 
@@ -57,7 +57,7 @@ class LaneMark:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One row of the picture; `of` is the consumer that determines its colour."""
+    """One row of the picture; `of` is the consumer of its colour."""
 
     kind: str
     name: str
@@ -351,7 +351,7 @@ def _partition_lane(
     for hold in holds:
         of_topics.setdefault(hold.key, []).extend(_fetch_bars(hold, fetched.get(hold.number, []), end))
     bars = [bar for each in of_topics.values() for bar in each]
-    twice = [bar for each in of_topics.values() for bar in overlaps(each)]  # one created again is another topic
+    twice = [bar for each in of_topics.values() for bar in overlaps(each)]  # a recreated topic is another one
     idle = gaps(bars, end if is_awaited else None)
     bars.sort(key=lambda bar: bar.end)
     everything = sorted((*bars, *idle, *twice), key=lambda bar: bar.start)

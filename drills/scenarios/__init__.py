@@ -1,4 +1,4 @@
-"""The drills: what is done, and what must hold afterwards.
+"""The drills: their faults, and their promises.
 
 Imports the other folders of `drills` except `workloads`, and `coordinator.admin`.
 """

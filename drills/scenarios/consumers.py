@@ -1,4 +1,4 @@
-"""Drills on a consumer, on a group that a member lies to, and on Spark: an executor, a worker, the driver, a query."""
+"""Drills on a consumer, on a group with a lying member, and on Spark: an executor, a worker, the driver, a query."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _first(stage: Stage) -> str:
 
 
 def _hit(fault: Callable[[Stage, str], None], comes_back: bool = False) -> Callable[[Stage], None]:
-    """The fault hits one fetcher, which (`comes_back`) returns as a new incarnation."""
+    """The fault hits one fetcher, which (with `comes_back`) returns as a new incarnation."""
 
     def run(stage: Stage) -> None:
         name = _first(stage)
@@ -99,7 +99,7 @@ def _filled(filler: Path, most: int) -> bool:
 
 
 def _application_hangs(stage: Stage, where: str, joins: bool) -> None:
-    """It is removed in time, and then goes on. With `joins` another slot joins, so that it must revoke a partition."""
+    """It is removed in time, then continues. With `joins` another slot joins, so that it must revoke a partition."""
     stage.start_application(APPLICATION, where)
     stage.wait_settled({*stage.slots(), APPLICATION})
     longest_s = 2 * _hanging_s(stage)  # until its eviction, plus the time of the join

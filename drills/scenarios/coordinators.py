@@ -1,5 +1,5 @@
 """Drills on the coordinator, and on client-side assignment: a leader that dies, hangs or fails, and a coordinator that
-dies during an ask."""
+dies during an assignment request."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _one_reply_dropped(stage: Stage) -> None:
 
 
 Steps = Sequence[tuple[str, Sequence[bytes], bool]]
-"""Where a process is killed: words of its commit, and whether the commit (else its reply) is lost."""
+"""The point of a kill: words of the commit, and whether the commit (else its reply) is lost."""
 
 START_STEPS: Steps = (
     ("before the starts are sent", (b"/state", b"start-fetcher"), True),
@@ -229,13 +229,13 @@ SWEEP_MS = 10_000
 """The product's default: an earlier sweep would hide a missing timer."""
 
 ASKED_S = 15.0
-"""Time for a started fetcher to register, and for the group to be asked."""
+"""Time for a started fetcher to register, and for the assignment request."""
 
 
 def adopted_ask(stage: Stage) -> str:
-    """The ask whose answer the group runs.
+    """The assignment request of the group's adopted target.
 
-    :raises NotReached: when the group runs no answer.
+    :raises NotReached: when there is none.
     """
     client = stage.group().state.client
     if client is None or not client.ask:
@@ -244,7 +244,7 @@ def adopted_ask(stage: Stage) -> str:
 
 
 def leader_of(stage: Stage) -> str:
-    """The leader of that ask; the next ask goes to it, too, while it lives."""
+    """The leader of that request; the next request goes to it, too, while it lives."""
     path = GroupPaths(stage.settings.group).ask(adopted_ask(stage))
     node = stage.store.get(path)
     if node is None:
@@ -260,14 +260,14 @@ LEADER_STEPS: Sequence[tuple[str, Sequence[bytes], bool, set[str]]] = (
     ("half-way through its answer", (b"/sync/ask-", b"/answer"), True, {"member"}),
     ("answered, reply lost", (b"/sync/ask-", b"/answer"), False, {"member", "answer"}),
 )
-"""As `Steps`, and the znodes below the ask afterwards."""
+"""As `Steps`, and the znodes below the assignment request afterwards."""
 
 STATE_BYTES = 64_000
-"""State size of each member: an answer to three or four members takes two transactions."""
+"""State size of each member: a proposed assignment of three or four members takes two transactions."""
 
 
 def _leader_killed(stage: Stage) -> None:
-    """Each time a fetcher joins, so that the group asks: first a new one, then the leader that was killed before."""
+    """Each time a fetcher joins, for an assignment request: first a new one, then the previously killed leader."""
     joins = stage.settings.slots
     for where, words, is_before, leaves in LEADER_STEPS:
         leader = leader_of(stage)
@@ -283,7 +283,7 @@ def _leader_killed(stage: Stage) -> None:
 
 
 def _left(stage: Stage) -> set[str]:
-    """The znodes below the newest ask: `member`, `answer`."""
+    """The znodes below the newest assignment request: `member`, `answer`."""
     paths = GroupPaths(stage.settings.group)
     asks = stage.store.children(paths.sync)
     below = stage.store.children(paths.ask(max(asks.names))) if asks and asks.names else None
@@ -294,7 +294,7 @@ def _left(stage: Stage) -> set[str]:
 
 
 def _leader_misbehaves(stage: Stage, kind: str) -> None:
-    """Until the next leader's answer is adopted and the others have applied it. One that hangs is not evicted."""
+    """Until the next leader's assignment is adopted and applied by the others. A hanging leader is not evicted."""
     leader, before, bounds = leader_of(stage), adopted_ask(stage), stage.bounds
     others = stage.slots() - {leader}
     hangs_s = ASKED_S + bounds["assignment_timeout"] + bounds["poll_interval"] if kind == "hang" else 0.0
@@ -312,7 +312,7 @@ def _leader_misbehaves(stage: Stage, kind: str) -> None:
     process.go_on()
 
 
-# ---- a coordinator that dies during an ask
+# ---- a coordinator that dies during an assignment request
 
 
 CLIENT_STEPS: Steps = (
@@ -325,7 +325,7 @@ CLIENT_STEPS: Steps = (
 
 
 def _coordinator_killed_at_each_step(stage: Stage) -> None:
-    """At last while the ask is unanswered: the next coordinator sends its command again, and the first is ignored."""
+    """At last while the request is unanswered: the next coordinator resends its command, and the first is ignored."""
     at_each_step(stage, CLIENT_STEPS)
     leader, victim = leader_of(stage), elected_of(stage)
     process = stage.hang(leader, ASKED_S + 3 * stage.bounds["session_timeout"], "hang")
@@ -351,9 +351,9 @@ def _is_asked_again(stage: Stage, leader: str) -> bool:
 
 
 def _client_side(settings: Settings, strategy: str, misbehaves: str, timeout_ms: int = 0) -> Settings:
-    """`max_poll_interval` outlasts a coordinator failover and the next ask, so a leader that hangs is not evicted.
+    """`max_poll_interval` outlasts a coordinator failover and the next request, so a hanging leader is not evicted.
 
-    :param timeout_ms: `assignment_timeout_ms`; by default so long that no ask fails by it.
+    :param timeout_ms: `assignment_timeout_ms`; by default so long that no request fails by it.
     """
     patient_ms = max(settings.max_poll_interval_ms, 4 * settings.session_timeout_ms)
     return replace(

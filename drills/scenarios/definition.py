@@ -124,7 +124,7 @@ def none_of(unit: str, name: str, measured: Callable[[Measured], float | None], 
 
 
 def longest_standstill(measured: Measured) -> float | None:
-    """The longest standstill of all partitions."""
+    """The longest downtime of all partitions."""
     return max(measured.standstill.values(), default=None)
 
 

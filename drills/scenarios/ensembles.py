@@ -1,5 +1,5 @@
-"""Drills that hit ZooKeeper: its servers, and its znodes, of topics and by hand; and the one on the Kafka broker that
-holds the records."""
+"""Drills on ZooKeeper: its servers, and its znodes, of topics and by hand; and the drill on the Kafka broker of the
+records."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ def delete_coordinator(stage: Stage, victim: str) -> None:
 
 
 def _state_scribbled(stage: Stage) -> None:
-    """The eviction marks are lost with the state, so the group waits for the longest possible lease."""
+    """The eviction holds are lost with the state, so the group waits for the longest possible lease."""
     _by_hand(stage, SetData(GroupPaths(stage.settings.group).state, SCRIBBLE))
     stage.wait_settled(stage.slots(), STATE_LOST_S)
 

@@ -123,7 +123,7 @@ def compared(produced: Produced, contributions: Iterable[Contribution]) -> Recor
 
 
 def _hung_in_drain(stage: Stage, name: str) -> Region:
-    """A member hangs in `on_drain` of the next checkpoint, to which all others have contributed; returns the region."""
+    """A member hangs in `on_drain` of the next checkpoint, after all others' contributions; returns the region."""
     group = stage.settings.group
     others = {f"{group}~{other}" for other in stage.slots() - {name}}
     stage.processes[name].hang()
@@ -139,7 +139,7 @@ def _hung_in_drain(stage: Stage, name: str) -> Region:
 def waits_for(member: str, others: Set[str], contributed: Sequence[str]) -> bool:
     """Whether only this member's contribution to a checkpoint is missing.
 
-    It may have contributed to the one that was open when the hang was requested; then it hangs in the next."""
+    It may have contributed to the checkpoint open at the request of the hang; then it hangs in the next."""
     return others <= set(contributed) and member not in contributed
 
 

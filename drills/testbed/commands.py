@@ -36,7 +36,7 @@ def slot(number: int) -> str:
 
 
 def has_remnants(group: ShownGroup) -> bool:
-    """Whether there are commands, partitions or owners of ended incarnations, which a turn should have removed."""
+    """Whether there are commands, partitions or owners of ended incarnations, to be removed by a turn."""
     live: set[tuple[str, TopicPartition]] = set()
     for member in group.members:
         channel, commands = member.channel, [sent.command for sent in member.commands]
@@ -71,7 +71,7 @@ class Proxies(ExitStack):
     def hosts(self, name: str) -> str:
         """The connect string of a process."""
         if name not in self.of:
-            # One after the other: a port that is chosen and not bound yet is free for the next one.
+            # One after the other: a chosen port is free for the next proxy until it is bound.
             proxies = (Proxy(address, self._clock, self._access) for address in self._addresses)
             self.of[name] = [self.enter_context(proxy) for proxy in proxies]
         return connect_string([proxy.hosts for proxy in self.of[name]], self._chroot)
@@ -89,7 +89,7 @@ class Processes:
     :param store: the drill's own session, behind proxies without faults.
     :param proxies: between the processes and ZooKeeper.
     :param variables: of their environment, by role.
-    :ivar processes: the processes that the drill has not ended.
+    :ivar processes: the processes not ended by the drill.
     :ivar partition_count: of the topic, current.
     :ivar segments_dir: the folder of the segments.
     :ivar quota_bytes: the segments' quota, enforced by each fetcher; 0 for none.
@@ -165,7 +165,7 @@ class Processes:
         return self._member(name, "application.main", hangs=hangs)
 
     def start_lying_member(self, name: str, lie: str) -> Process:
-        """Start a member that tells this kind of lie."""
+        """Start a member with this kind of lie."""
         self.has_liars = True
         return self._member(name, "lying_member.main", lie=lie)
 
@@ -271,7 +271,7 @@ class Processes:
         return frozenset(TopicPartition(of, number) for number in range(self.partition_count))
 
     def slots(self) -> set[str]:
-        """The slots that run, or that Spark has to run."""
+        """The slots that run, or are to run in Spark."""
         if self.settings.spark == "pool":
             return {slot(number) for number in range(self.settings.slots)}
         return {name for name in self.processes if name.startswith(f"{POOL}-slot-")}

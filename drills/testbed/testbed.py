@@ -38,7 +38,7 @@ class Stage(Processes):
     """One drill's processes. The context manager ends all of them, also after an error.
 
     :ivar notes: the drill's own events.
-    :ivar wrong: violations that the drill has observed.
+    :ivar wrong: violations observed by the drill.
     :ivar random: the only random generator, seeded by the drill.
     :ivar observer: the witness of ZooKeeper where its transaction logs are unreadable; else None.
     """
@@ -109,7 +109,7 @@ class Stage(Processes):
         self.start_producer()
 
     def _secure(self) -> None:
-        """With roles: ACLs by which each kind of process may do only its part. In a secured path: the group in it.
+        """With roles: ACLs with only the needed rights of each kind of process. In a secured path: the group in it.
 
         :raises UsageError: when the processes, which have the drill's identity there, may not be coordinators.
         """
@@ -217,12 +217,12 @@ class Stage(Processes):
             proxy.black_hole()
 
     def join(self, name: str) -> None:
-        """End what holds up the packets of a process."""
+        """End the faults on the packets of a process."""
         for proxy in self._proxies.of[name]:
             proxy.resume()
 
     def hang(self, name: str, seconds: float, kind: str = "stuck") -> Process:
-        """Let a consumer hang where its workload can. The caller lets it go on, after `seconds` at most."""
+        """Hang a consumer at its workload's hanging point. The caller resumes it, after `seconds` at most."""
         process = self.processes[name]
         self.fault(kind, seconds, process=process.who, group=self.settings.group, consumer=name)
         process.hang()
@@ -321,7 +321,7 @@ class DataFrameReader:
         try:
             wait_for(lambda: unheard() or not self.process.is_running, ANSWER_S, "Spark answers")
         except NotReached:
-            self.process.kill()  # a late answer must not be taken for the next one
+            self.process.kill()  # a late reply must not be taken for the next one
             raise
         answers = unheard()
         if not answers:

@@ -47,7 +47,7 @@ class Hanging(Callbacks):
 
 
 def main(fields: Fields) -> None:
-    """Poll and commit until SIGTERM. `hangs` is the place of the hang; the rest is `topics` and `ConsumerConfig`."""
+    """Poll and commit until SIGTERM. `hangs` is the hanging point; the rest is `topics` and `ConsumerConfig`."""
     gate = HangGate()
     hangs = fields.text("hangs", BETWEEN_POLLS)
     topics = topics_of(fields)
@@ -213,7 +213,7 @@ class Counts(Sketching):
             self.gate.pass_through()
 
     def record(self, event: str, **fields: Any) -> None:
-        """See `Sketching`. Adds the newest zxid that the process has seen."""
+        """See `Sketching`. Adds the newest zxid seen by the process."""
         if self._store is not None:
             self._heard = max(self._heard, self._store.last_zxid)
         names = {"group": self.config.group, "consumer": self.config.consumer}

@@ -61,7 +61,7 @@ def main(fields: Fields) -> None:
 
 
 def read(fields: Fields) -> None:
-    """Report the records by their key, which is the topic's id, and how many have a number that is not their offset.
+    """Report the records by their key, which is the topic's id, and the number of those not numbered as their offset.
 
     :raises TimeoutError: when the ends of the `partitions` of `topics` are not reached.
     """

@@ -1,4 +1,4 @@
-"""A member that lies: it registers as `zk_paths.md` says, and breaks one of its rules, in its own process.
+"""A lying member: it registers by `zk_paths.md`, and breaks one of its rules, in its own process.
 
 The simulation runs the same member in virtual time.
 """
@@ -24,7 +24,7 @@ from .process import HangGate, emit, topics_of
 
 LOOK_S = 0.05
 LARGEST = (1 << 53) - 1
-"""The largest generation that a record may have."""
+"""The largest generation of a record."""
 
 GENERATIONS = {"largest-generation": LARGEST, "impossible-generation": 1 << 63}
 DAY_MS = 86_400_000
@@ -34,7 +34,7 @@ BOMB = "0-999999"
 
 @dataclass
 class LyingMember:
-    """One incarnation of a member that tells one kind of lie: a branch of the one rule that it breaks.
+    """One incarnation of a member with one kind of lie: it breaks one rule.
 
     :ivar topics: topic -> threads, its subscription.
     :ivar lie: one of `drills.base.settings.LIES`.
@@ -98,7 +98,7 @@ class LyingMember:
     # ---- its life
 
     def look(self) -> bool:
-        """Look at the channel, and answer its commands with a lie; False once this incarnation is over."""
+        """Read the channel, and answer its commands with a lie; False once this incarnation is over."""
         node = self.store.get(self._path)
         if node is None or self._is_over(node):
             return False
@@ -130,7 +130,7 @@ class LyingMember:
         return bool(data.get("ended")) or data.get("incarnation") != self._incarnation
 
     def _answer(self, path: str, command: Mapping[str, Any]) -> None:
-        """Acknowledge a command in the way of the lie; by the rules where the lie is another one."""
+        """Acknowledge a command by the lie; by the rules where the lie is of another kind."""
         removed: list[Operation] = [Delete(path)]
         if command.get("incarnation") != self._incarnation or self.lie == "removes-only":
             self.lies += self.lie == "removes-only"
@@ -182,7 +182,7 @@ class LyingMember:
         return [Create(self._paths.owner(*part), owner.to_bytes(), ephemeral=True)]
 
     def _released(self, part: TopicPartition) -> list[Operation]:
-        """Its owner znode removed. Its offset stays as it is: it has fetched nothing."""
+        """Its owner znode removed. Its offset stays unchanged: it has fetched nothing."""
         owner = self._paths.owner(*part)
         node = self.store.get(owner)
         is_own = node is not None and json.loads(node.data or b"{}").get("incarnation") == self._incarnation

@@ -12,7 +12,7 @@ from coordinator.zk.znodes.json_fields import Fields
 
 
 class HangGate:
-    """Where a process hangs between SIGUSR1 and SIGUSR2. Made in the main thread.
+    """The hanging point of a process between SIGUSR1 and SIGUSR2. Made in the main thread.
 
     :ivar ended: set by SIGTERM and SIGINT; a hang continues.
     """

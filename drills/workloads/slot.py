@@ -116,10 +116,10 @@ installed: DrillAssignor | None = None
 
 
 class DrillAssignor(ClientAssignor):
-    """Assigns as `strategy` does.
+    """Assigns by `strategy`.
 
     :param misbehaves: the behaviour of `assign` while the gate is shut: `hangs` until it is open, or `raises`.
-    :param state_bytes: size of each member's state; large states split an answer into several transactions.
+    :param state_bytes: size of each member's state; large states split a proposed assignment into several transactions.
     """
 
     name = NAME
@@ -160,7 +160,7 @@ def install(strategy: str, gate: HangGate, misbehaves: str, state_bytes: int = 0
 
 
 class _Package(Distribution):
-    """The metadata of a package without a folder; the class is its finder, too, which finds no module."""
+    """The metadata of a package without a folder; the class is also its finder, which finds no module."""
 
     FILES = {  # noqa: RUF012
         "METADATA": "Metadata-Version: 2.1\nName: zk-group-drill-assignor\nVersion: 0\n",

@@ -108,8 +108,8 @@ def settled(partitions: int) -> Life:
 
 
 def test_a_stop_removes_existing_owners_and_creates_a_missing_offset(stable: Life) -> None:
-    assert "an owner znode that is missing is not removed" in DOCUMENT
-    assert "an offset is set where there is one and otherwise created" in DOCUMENT
+    assert "a missing owner znode is not removed" in DOCUMENT
+    assert "an existing offset is set and a missing one created" in DOCUMENT
     stable.member.advance({T0: 5, T1: 7})
     stable.world.tree.commit([Delete(PATHS.owner("t", 0)), Delete(PATHS.offset("t", 1))], 0)
 
@@ -142,7 +142,7 @@ def test_partitions_of_one_multi_are_as_many_as_the_document_says() -> None:
 
 
 def test_a_large_end_keeps_what_ran_for_the_coordinator_to_write() -> None:
-    assert "the multi sets `ended` with `running` and `topics` as they are, and removes `ids`" in step("Leave")
+    assert "the multi sets `ended`, keeps `running` and `topics`, and removes `ids`" in step("Leave")
     life = settled(PARTITIONS_A_STEP + 1)
     life.member.advance({T0: 5})
 
@@ -177,7 +177,7 @@ def test_a_registration_interrupted_between_multis_does_not_fence_its_own_proces
         life.poll()
 
     assert between == [UNKNOWN_MEMBER_ID]
-    assert "`error` is `UnknownMemberId` in it" in step("Register")
+    assert "Its `error` is `UnknownMemberId`" in step("Register")
     life.settle()
     channel = life.channel
     assert (channel.is_live, len(channel.running)) == (True, 2 * PARTITIONS_A_STEP)
@@ -185,7 +185,7 @@ def test_a_registration_interrupted_between_multis_does_not_fence_its_own_proces
 
 
 def test_no_process_writes_the_error_of_a_fenced_instance() -> None:
-    assert "`FencedInstanceId` (a newer process has the name: this one must not come back; read, but written by no" in (
+    assert "`FencedInstanceId` (a newer process has the name: this one must not rejoin; read, but written by no" in (
         section("channel/[consumer]")
     )
     writers = [
@@ -202,7 +202,7 @@ def test_no_process_writes_the_error_of_a_fenced_instance() -> None:
 
 
 def test_a_position_that_was_read_is_in_the_channel_with_its_next_write(stable: Life) -> None:
-    assert "A consumer does not set the channel for what it reads there" in section("channel/[consumer]")
+    assert "A consumer does not set the channel for a position read there" in section("channel/[consumer]")
     assert stable.held.starts.keys() == {T0, T1}
     assert raw(stable)["running"] == {"t": {"0": None, "1": None}}
 
@@ -212,7 +212,7 @@ def test_a_position_that_was_read_is_in_the_channel_with_its_next_write(stable: 
 
 
 def test_refused_is_replaced_by_a_start_and_cleared_by_a_stop_and_by_the_end(life: Life) -> None:
-    assert "Each start that is applied replaces it, each stop clears it, and so does the end" in (
+    assert "Each applied start replaces it; each stop, and a termination in one multi, clears it" in (
         section("channel/[consumer]")
     )
     life.world.tree.put("/consumers/groups/g/owners/t", b"")
@@ -252,7 +252,7 @@ def test_the_generation_of_an_offset_is_that_of_the_channel_before_the_multi(sta
 
 
 def test_stop_ignores_topic_ids(stable: Life) -> None:
-    assert "the ids in its `topics` are compared with nothing" in step("stop-fetcher")
+    assert "the ids in its `topics` are ignored" in step("stop-fetcher")
 
     stable.send(STOP_FETCHER, partitions=frozenset([T0, TopicPartition("t", 9)]), topics={"t": "other"})
     stable.poll()
@@ -261,9 +261,8 @@ def test_stop_ignores_topic_ids(stable: Life) -> None:
 
 
 def test_start_keeps_running_partitions_for_any_thread(stable: Life) -> None:
-    assert (
-        "Partitions that run already stay as they are, with owner znode and position, for any thread in the command"
-        in (step("start-fetcher"))
+    assert "Running partitions keep their owner znode and position, for any thread in the command" in (
+        step("start-fetcher")
     )
     owners = [stable.world.tree.node(PATHS.owner("t", number)) for number in (0, 1)]
     stable.member.advance({T0: 5})
@@ -313,8 +312,8 @@ def until(renewals: list[tuple[float, float]], opened: float | None, timeout_s: 
 @pytest.mark.parametrize("seed", range(50))
 def test_a_lease_ends_when_the_rule_says(seed: int) -> None:
     rule = step("Lease")
-    assert "s(n-1) + 2/3 T or s(n-2) + 11/12 T, whichever is first" in rule
-    assert "0.16 T or more after the sync of the last one that counts was *answered*" in rule
+    assert "the earlier of s(n-1) + 2/3 T and s(n-2) + 11/12 T" in rule
+    assert "0.16 T or more after the sync of the last counting renewal was *answered*" in rule
     draws, runtime, timeout_s = Random(seed), ManualRuntime(), 6.0
     opened = draws.choice([None, runtime.now, runtime.now - 0.5, runtime.now - 5])
     heard = Heard(opened) if opened is not None else None

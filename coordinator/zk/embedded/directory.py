@@ -196,7 +196,7 @@ def choose_ports(servers: int, base_port: int | None) -> list[Ports]:
 
 
 def _free_base(count: int) -> int | None:
-    """Draw from a range that few other processes use: a port stays free until it is bound."""
+    """Draw from a range used by few other processes: a port stays free until it is bound."""
     share = len(PORTS) // SHARES
     first = PORTS.start + os.getpid() % SHARES * share
     base = random.randrange(first, first + share - count)
@@ -238,7 +238,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def wait_until(condition: Callable[[], T | None], timeout_s: float, describe: Callable[[], str]) -> T:
-    """Poll `condition` until it is truthy, and return what it returned.
+    """Poll `condition` until its result is truthy, and return it.
 
     :raises EnsembleError: after `timeout_s`, with the text of `describe`.
     """
@@ -344,7 +344,7 @@ class Identities:
     # ---- clients
 
     def access(self, name: str = "operator") -> ZooKeeperAccess:
-        """How a client with this identity connects.
+        """The access of a client with this identity.
 
         :raises UsageError: when there is no such identity.
         """

@@ -89,7 +89,7 @@ class Server:
     """One server of an ensemble: a java process, its directory and its client port.
 
     :param flags: further flags of its JVM.
-    :param access: how its client port is reached; without TLS when None.
+    :param access: for its client port; without TLS when None.
     """
 
     main = SERVER_MAIN
@@ -123,7 +123,7 @@ class Server:
     def pid(self) -> int | None:
         """The process id, or None when the server is down (another process may have the number now)."""
         if self._process is not None and self._process.poll() is None:
-            return self._process.pid  # a child of ours; the number cannot have gone to another before we reap it
+            return self._process.pid  # a child process; its number cannot be reused before it is reaped
         try:
             pid = int(self._pid_file.read_text())
         except (OSError, ValueError):
@@ -181,9 +181,9 @@ class Server:
         self.resume()
 
     def pause(self) -> None:
-        """SIGSTOP: its sockets stay open and nothing is answered, as in a long collection of garbage.
+        """SIGSTOP: its sockets stay open and nothing is answered, as in a long garbage collection.
 
-        Returns when it stands still: the signal alone reaches its threads one after the other.
+        Returns when all threads have stopped: the signal reaches them one after the other.
 
         :raises EnsembleError: when it does not within 10 s.
         """
@@ -196,7 +196,7 @@ class Server:
         self._signal(signal.SIGCONT)
 
     def ask(self, word: str = "srvr", timeout_s: float = 1.0) -> str:
-        """What the server answers to a four letter word; empty when it does not within `timeout_s`."""
+        """The server's reply to a four letter word; empty without one within `timeout_s`."""
         return four_letter_word(HOST, self.port, word, timeout_s, self._access)
 
     def mode(self) -> str | None:

@@ -49,7 +49,7 @@ class TrialKafka:
             time.sleep(0.1)
 
     def make_topic(self, topic: str, partitions: int) -> str:
-        """Create a topic, or give it more partitions; what was done, as a word.
+        """Create a topic, or give it more partitions; returns the action, as a word.
 
         :raises UsageError: when it has more partitions, or the broker refuses.
         """

@@ -48,13 +48,13 @@ JSON = "json"
 _CONFIG = "zk_group.zk_config"
 _FROM_ENVIRONMENT = "zk_group.from_environment"
 _TELLING = 4
-"""Characters of a value that is taken for the one in a message."""
+"""Minimum characters by which a value is recognized in a message."""
 _NO_KEY = re.compile(r"[^a-z0-9]+")
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 
 class EnvOption(click.Option):
-    """An option that may be set in the environment; `Cli` knows then where its value is from."""
+    """An option that may be set in the environment; `Cli` knows its value's source."""
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
         """See click."""
@@ -142,7 +142,7 @@ def exit_code_of(run: Callable[[], Any]) -> int:
     except CoordinatorError as error:
         report(error)
         return error.exit_code
-    except OSError as error:  # a file, a disk or a limit of this machine: the traceback is for debugging
+    except OSError as error:  # a file, a disk or a limit of this machine: a traceback only when debugging
         log.debug("command failed: reason=%s", error, exc_info=True)
         report(error)
         return CoordinatorError.exit_code
@@ -181,7 +181,7 @@ zk_config_option = env_option(
 
 
 def command_access() -> ZooKeeperAccess:
-    """How the current command connects to ZooKeeper: by `--zk-config` and the environment.
+    """The current command's access to ZooKeeper, by `--zk-config` and the environment.
 
     :raises UsageError: when the file cannot be read, or a value is malformed.
     """
@@ -338,7 +338,7 @@ def _opened(mode: str, flags: int) -> TextIO:
 
 
 class _Output:
-    """stdout: the first failure raises, later output is dropped, also that which is still in its buffer."""
+    """stdout: the first failure raises, later output is dropped, its buffer included."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -379,7 +379,7 @@ LEFT_OUT_FIRST = (
     "ASSIGNMENT-MS", "LAST-STOP-MS", "LAST-START-MS", "MOVED", "JOINED", "LEFT", "SUBSCRIPTION", "FINISHED", "STRATEGY",
     "FILE", "PARTITIONS", "MEMBERS", "GENERATION",
 )  # fmt: skip
-"""Columns that a narrow terminal lacks first; then the last ones."""
+"""The first columns to hide on a narrow terminal; then the last ones."""
 
 ALARMING = {
     "STATE": {
@@ -409,9 +409,8 @@ wide_option = click.option(
 def table_text(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """`rows` as a table, without the final newline.
 
-    Anywhere but on a terminal, and with `--wide`, every column at its full width. On a terminal what fits: a column
-    without values is left out first, prose is wrapped between words, then other columns are left out; a last line names
-    them.
+    Every column at its full width, except on a terminal without `--wide`: there columns without values are hidden
+    first, then prose is wrapped between words, then other columns are hidden; a last line names them.
     """
     texts = [["-" if value is None else printable(value) for value in row] for row in rows]
     context = click.get_current_context(silent=True)
@@ -453,7 +452,7 @@ def fitting(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -
 
 
 def style_of(column: str, value: str) -> str:
-    """The colour of a value that is unhealthy, or in need of attention; empty for all others."""
+    """The colour of an unhealthy or waiting value; empty for all others."""
     if value == "-":
         return ""
     return ALARMING_COLUMNS.get(column) or ALARMING.get(column, {}).get(value, "")
@@ -468,7 +467,7 @@ def echo_alarm(text: str, colour: str = "red") -> None:
 
 
 def _rank(column: str, index: int) -> tuple[int, int]:
-    """What is left out first has the lowest; the first column is left out last."""
+    """The priority of a column: the lowest is hidden first, the first column last."""
     if column in LEFT_OUT_FIRST and index:
         return 0, LEFT_OUT_FIRST.index(column)
     return (1, -index) if index else (2, 0)

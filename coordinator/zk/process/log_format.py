@@ -54,7 +54,7 @@ class Template(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def parsed(template: str) -> Template | None:
-    """`template` parsed; None when it has another form, as most of other libraries have."""
+    """`template` parsed; None when it has another form, as in most other libraries."""
     event, colon, rest = template.partition(": ")
     if "%" in event:
         return None
@@ -154,7 +154,7 @@ def _plain(text: str, value: object) -> object:
 
 
 def _quoted(text: str) -> str:
-    """`text` in logfmt: quoted when it would not stay whole without."""
+    """`text` in logfmt: quoted when it would be split otherwise."""
     shown = redacted(text)
     return printable(shown if _PLAIN.fullmatch(shown) else json.dumps(shown, ensure_ascii=False))
 

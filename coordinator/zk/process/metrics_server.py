@@ -65,7 +65,7 @@ class MetricsServer:
         log.info("metrics server started: host=%s port=%d", self._host, self._port)
 
     def _answer(self, environ: dict[str, Any], respond: Any) -> Iterable[bytes]:
-        """`/metrics`, `/healthz` (503 with the reason), and 404 for every other path: the library answers to any."""
+        """`/metrics`, `/healthz` (503 with the reason), and 404 for every other path: the library serves any."""
         path = environ.get("PATH_INFO", "")
         if path == "/metrics":
             return self._metrics(environ, respond)

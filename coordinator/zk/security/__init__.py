@@ -1,4 +1,4 @@
-"""Access control: how a process authenticates to ZooKeeper, and the ACL of each znode.
+"""Access control: a process's authentication to ZooKeeper, and the ACL of each znode.
 
 Imports `zk` itself and `zk.znodes`.
 """

@@ -1,4 +1,4 @@
-"""How a process connects to a secured ensemble: credentials, and the TLS of its connections."""
+"""A process's access to a secured ensemble: credentials, and the TLS of its connections."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ACCESS_HELPS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a session authenticates with. Its `repr` has no secret, and no task carries it.
+    """The credentials of a session. Its `repr` has no secret, and no task carries it.
 
     :ivar digests: `user:password` of each identity of the scheme `digest`.
     :ivar sasl: user and password for SASL DIGEST-MD5, None for none.
@@ -62,7 +62,7 @@ class Credentials:
 # Configuration: each field is one property, an option of its own.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZooKeeperAccess(Values):
-    """Part of each configuration. It holds no secret: files are read where a session is opened, on executors too.
+    """Part of each configuration, without secrets: files are read where a session is opened, on executors too.
 
     A field with its default is taken from the environment where the session is opened (`ZK_GROUP_ZK_TLS` and so on).
 
@@ -106,7 +106,7 @@ class ZooKeeperAccess(Values):
         if self.zk_tls_cert:
             check_private("zk_tls_key", Path(self.zk_tls_key))
             try:
-                # An encrypted key would ask for its passphrase on the terminal.
+                # An encrypted key would prompt for its passphrase on the terminal.
                 context.load_cert_chain(self.zk_tls_cert, self.zk_tls_key, password="")
             except (OSError, ssl.SSLError) as error:
                 files = f"zk_tls_cert {self.zk_tls_cert} and zk_tls_key {self.zk_tls_key}"
@@ -166,7 +166,7 @@ def clear_environment() -> None:
 
 
 def variables_in(message: str) -> list[str]:
-    """For a message about files: the fields that it names with a value from the environment, and their variables."""
+    """For a message about files: its fields with a value from the environment, and their variables."""
     named = [name for name in ACCESS_HELPS if re.search(rf"\b{name}\b", message)]
     found = {name: os.environ.get(_variable(name), "") for name in named if _variable(name) not in message}
     return [f"{name} from {_variable(name)}" for name, value in found.items() if value and value in message]
@@ -177,11 +177,11 @@ def _variable(field: str) -> str:
 
 
 ACCESS_VARIABLES: Final = (AUTH_VARIABLE, *(_variable(field.name) for field in fields(ZooKeeperAccess)))
-"""All environment variables that decide how a session is opened."""
+"""All environment variables of a session's access."""
 
 
 def identities_of(access: ZooKeeperAccess) -> tuple[str, ...]:
-    """The identities of a client as ACLs have them, `scheme:id`. That of its certificate the server knows only.
+    """The identities of a client as ACLs have them, `scheme:id`. Only the server knows that of its certificate.
 
     :raises UsageError: as `ZooKeeperAccess.credentials`.
     """
@@ -330,14 +330,14 @@ def refusal_of(error: BaseException | None) -> str:
 
 
 def mismatch(host: str, port: int, has_tls: bool) -> str:
-    """Why a server closes the connection of a client that has TLS and it has not, or the reverse; otherwise empty."""
+    """Why a server closes the connection: only one of server and client has TLS; otherwise empty."""
     if has_tls:
         return "it has no TLS on this port: check the port in --zk, or unset zk_tls" if _is_plain(host, port) else ""
     return "it has TLS on this port: set zk_tls and zk_tls_ca" if _has_tls(host, port) else ""
 
 
 def _is_plain(host: str, port: int) -> bool:
-    """Whether a server answers a four letter word without TLS; one that is not on its list is answered, too."""
+    """Whether a server answers a four letter word without TLS; it also answers one outside its whitelist."""
     with suppress(OSError), socket.create_connection((host, port), PROBE_S) as probe:
         probe.sendall(b"ruok")
         answer = probe.recv(len(_REPLY))

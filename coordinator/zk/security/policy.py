@@ -1,6 +1,6 @@
-"""The access policy in ZooKeeper: which identities are coordinators, operators, readers and a group's members.
+"""The access policy in ZooKeeper: the identities of coordinators, operators, readers and a group's members.
 
-Also the ACL of each znode by it: who may do what with each znode of a secured chroot (`zk_paths.md` has the table). An
+Also the ACL of each znode by it: the rights of each party in a secured chroot (`zk_paths.md` has the table). An
 ACL is of one znode, and not inherited. A creation needs CREATE on the parent, a removal DELETE on the parent.
 """
 
@@ -74,7 +74,7 @@ _REGIONS = Form(lambda fields, key, _: fields.strings(key, MAX_NAME), list).chec
 
 @dataclass(frozen=True, slots=True)
 class AclPolicy(Record):
-    """`/consumers/acl`, and `acl` of each group: that one repeats the fields of the first, and has the group's own.
+    """`/consumers/acl`, and `acl` of each group, which repeats the fields of the first, and has its own.
 
     Identities are ZooKeeper's, `scheme:id`: `digest:user:BASE64`, `sasl:user`, `x509:CN=...`.
 
@@ -108,7 +108,7 @@ class AclPolicy(Record):
 
     @property
     def identities(self) -> tuple[str, ...]:
-        """Those of all parties."""
+        """The identities of all parties."""
         return (*self.coordinators, *self.operators, *self.readers, *self.members)
 
 
@@ -147,7 +147,7 @@ WORLD: Final = "world:anyone"
 
 
 class Readers(Enum):
-    """Who may read a znode besides those with rights of their own."""
+    """Readers of a znode besides the parties with other rights."""
 
     ALL = "all"
     """Everybody: it names no group."""
@@ -231,7 +231,7 @@ RIGHTS: Final[Mapping[str, Rights]] = {
 Coordinators have DELETE on leaves that they remove, too: for children that an operator has created there.
 """
 UNKNOWN: Final = Rights("cdrw", "cdrw")
-"""Of a znode that this release does not know: a later one's, or an operator's."""
+"""Rights of a znode unknown to this release: a later one's, or an operator's."""
 
 _KEYS: Final = {re.sub(r"\[.*?\]", "*", pattern).rstrip("/"): pattern for pattern in RIGHTS}
 
@@ -262,8 +262,8 @@ def group_of(path: str) -> str:
 def acl_of(path: str, policy: AclPolicy) -> Acl:
     """The ACL of a znode.
 
-    :param policy: with the members of its group, or of all groups of its region. Also in an open chroot it is the
-        operators' alone.
+    :param policy: with the members of its group, or of all groups of its region. Its znode is the operators' alone,
+        also in an open chroot.
     """
     if not policy.is_secure and not (pattern_of(path) in (ACL_POLICY, _GROUP.acl) and policy.operators):
         return OPEN_ACL
@@ -307,7 +307,7 @@ def _acl(rights: Rights, policy: AclPolicy) -> Acl:
 
 
 def letters_of(permissions: int) -> str:
-    """As zkCli writes permissions: `cdrwa`."""
+    """Permissions in zkCli's form: `cdrwa`."""
     return "".join(letter for letter, bit in _LETTERS.items() if permissions & bit)
 
 
@@ -319,11 +319,11 @@ PARTITION_DEPTH: Final = 5
 class AclSource:
     """The ACLs that a session gives to the znodes it creates. For all its threads; its reads are the session's.
 
-    A change of a group's `acl` sets `/consumers/acl` too, so that what is derived from several groups is read again.
+    A change of a group's `acl` sets `/consumers/acl` too, so that policies of several groups are read again.
     Coordinators and operators may read `/consumers/acl`; a group's members know the policy from their group's `acl`.
-    ZooKeeper hides an event from who may not read the znode by then: so each change sets `/consumers`, too.
-    While `/consumers/acl` is malformed, the ACLs that the chroot has are the policy: an open one stays open, a secured
-    one secured.
+    ZooKeeper sends no event of a znode to a client without READ: so each change sets `/consumers`, too.
+    While `/consumers/acl` is malformed, the ACLs of the chroot are the policy: an open one stays open, a secured one
+    secured.
     """
 
     def __init__(self, store: AclStore) -> None:
@@ -380,8 +380,8 @@ class AclSource:
     def _of_member(self, group: str) -> AclPolicy:
         """The policy of the client's own group; open where it has none, or may not be read.
 
-        A client without an identity in the policy goes on in an open chroot, as earlier releases do. In a secured one
-        ZooKeeper refuses what it commits: no parent lets it create anything.
+        A client without an identity in the policy continues in an open chroot, as earlier releases do. In a secured one
+        ZooKeeper refuses its commits: no parent lets it create a znode.
         """
         self._group = group or self._group
         return (self._read(GroupPaths(self._group).acl) or _OPEN) if self._group else _OPEN

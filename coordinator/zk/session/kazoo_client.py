@@ -1,4 +1,4 @@
-"""kazoo's client, for one session: what the store needs of it and kazoo lacks. And the outages over all sessions."""
+"""kazoo's client, for one session, with the features that kazoo lacks. And the outages over all sessions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ..store import SessionState, Store, TreeEvent, TreeWatch, Watch
 from ..wire import TREE_EVENTS, AddTreeWatch
 
 NOTICE_S: Final = 3.0
-"""Time without a session after which the log has why."""
+"""Time without a session before the log has the cause."""
 CONNECT_TRIES: Final = 3  # that fit into one session timeout
 CREDENTIALS_REFUSED: Final = (
     "ZooKeeper refuses the credentials of this client, or requires some: check zk_auth_file, or ZK_GROUP_ZK_AUTH"
@@ -65,7 +65,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         return connection if context is None else secured(connection, context, hostname or address[0], timeout)
 
     def select(self, reads: Any, writes: Any, errors: Any, timeout: float | None = None) -> Any:
-        """What TLS has decrypted, and kazoo has not read yet, shows in no socket."""
+        """As `select.select`; the socket does not show data that TLS has decrypted and kazoo has not read yet."""
         pending = [one for one in reads if isinstance(one, ssl.SSLSocket) and one.pending()]
         if pending:
             others = [one for one in reads if one not in pending]
@@ -100,13 +100,13 @@ class OneSession(KazooClient):  # type: ignore[misc]
     A starting server may accept a connection and not answer while the session timeout runs; kazoo would wait for all of
     it. Here the wait leaves time for two more attempts.
 
-    :param credentials: what each connection authenticates with.
+    :param credentials: the credentials of each connection.
     :param has_tls: whether the handler's connections have TLS.
     :ivar refusals: why TLS failed, by server.
-    :ivar unresolved: names of servers without an address, by the last answer of the name service, or without an answer.
+    :ivar unresolved: names of servers without an address, by the last reply of the name service, or without a reply.
     :ivar auth_failure: why a server refused the credentials; empty when none did.
-    :ivar settled: set once there is an authenticated session, or none can be had: every server is in `refusals`, or the
-        credentials are refused.
+    :ivar settled: set once there is an authenticated session, or none is possible: every server is in `refusals`, or
+        the credentials are refused.
     """
 
     def __init__(self, credentials: Credentials, has_tls: bool, **options: Any) -> None:
@@ -137,7 +137,7 @@ class OneSession(KazooClient):  # type: ignore[misc]
         self._authenticate_of_kazoo = self._replaced("_authenticate_with_sasl", self._authenticate)
 
     def _replaced(self, name: str, method: Callable[..., Any]) -> Any:
-        """Put `method` in the place of one of kazoo's connection, which is returned."""
+        """Replace a method of kazoo's connection by `method`, and return the original."""
         original = getattr(self._connection, name)
         setattr(self._connection, name, method)
         return original
@@ -198,7 +198,7 @@ class OneSession(KazooClient):  # type: ignore[misc]
             raise
 
     def _connect_and_note(self, host: str, hostip: str, port: int) -> Any:
-        """kazoo retries for ever where a server and this client do not agree on TLS: so the store learns of it."""
+        """Report a TLS mismatch of a server and this client to the store: kazoo retries it for ever."""
         try:
             timeouts = self._connect_of_kazoo(host, hostip, port)
         except AUTHENTICATION as error:
@@ -219,7 +219,7 @@ class OneSession(KazooClient):  # type: ignore[misc]
         return timeouts
 
     def _log_refusals(self) -> None:
-        """What a session works around; without a session it is an error of the caller."""
+        """Log the failures of a client with a session; without a session they are an error of the caller."""
         for host, port in self._unlogged:
             log.warning("TLS failed: server=%s:%d reason=%s", host, port, self.refusals[host, port])
         self._unlogged.clear()
@@ -330,9 +330,9 @@ LONGEST_BACKOFF_S: Final = 5.0
 
 
 class OutageLog:
-    """The outages that one part of a process sees: from the loss of its connection to the next one.
+    """The outages of one part of a process: from the loss of its connection to the next connection.
 
-    :param client: whose they are, for the log: `node a`, `consumer c1`.
+    :param client: their owner, for the log: `node a`, `consumer c1`.
     :param open_store: opens a session.
     """
 
@@ -350,11 +350,11 @@ class OutageLog:
         self._refusal: NotAuthorized | None = None
 
     def open(self) -> Store:
-        """A new session; its outages are logged. Ends the outage in which the last one was lost.
+        """A new session; its outages are logged. Ends the outage of the last session.
 
         :raises ZooKeeperUnreachable: when no server answers. After a first session that is an outage.
-        :raises NotAuthorized: when the client is refused; likewise. Then no server is asked again before a backoff of
-            up to `LONGEST_BACKOFF_S` has passed: the refusal is raised at once.
+        :raises NotAuthorized: when the client is refused; likewise. Then no request is sent during a backoff of
+            up to `LONGEST_BACKOFF_S`: the refusal is raised at once.
         :raises UsageError: when a file of credentials or certificates is unusable; after a first session a refusal.
         """
         if self._refusal is not None and self._runtime.monotonic() < self._not_before:
@@ -394,7 +394,7 @@ class OutageLog:
             self._has_expired = True
 
     def _begin(self, reason: str, has_expired: bool, is_news: bool = False) -> None:
-        """Log an outage as it begins; in a running one, a reason that is news."""
+        """Log the begin of an outage; during an outage, a new reason."""
         with self._lock:
             self._has_expired |= has_expired
             if self._began is not None and not is_news:
@@ -415,7 +415,7 @@ class OutageLog:
 
 
 class QuietLog(logging.LoggerAdapter[logging.Logger]):
-    """kazoo's log: a line for each attempt to connect is for debugging; what it cannot handle stays an error."""
+    """kazoo's log: a line for each attempt to connect is for debugging; an unhandled failure stays an error."""
 
     def log(self, level: int, msg: object, *args: object, **options: Any) -> None:
         """See logging."""

@@ -136,8 +136,8 @@ def kazoo_factory(
 ) -> StoreFactory:
     """A factory that opens a session each time it is called.
 
-    :param client: whose sessions they are, as `node a`: their outages are logged. Empty for none.
-    :param access: credentials and TLS; what it leaves out is taken from the environment, at each opening.
+    :param client: the sessions' owner, as `node a`: their outages are logged. Empty for none.
+    :param access: credentials and TLS; missing ones are taken from the environment, at each opening.
     """
 
     def opened() -> KazooStore:
@@ -211,7 +211,7 @@ class KazooStore(TreeStore, AclStore):
 
     @property
     def last_zxid(self) -> int:
-        """The newest zxid in ZooKeeper's answers to this session."""
+        """The newest zxid in ZooKeeper's replies to this session."""
         return int(self._client.last_zxid)
 
     def add_listener(self, listener: StateListener) -> None:
@@ -300,7 +300,7 @@ class KazooStore(TreeStore, AclStore):
         return self._made(answer, lambda names, stat: Listing(names, stat_of(stat)), denied)
 
     def _made(self, answer: Any, make: Callable[[Any, Any], T], denied: T) -> T | None:
-        """What `make` makes of an answer; None of a missing znode, `denied` of one whose ACL refuses."""
+        """A reply converted by `make`; None of a missing znode, `denied` where its ACL refuses."""
         try:
             return make(*self._read(answer))
         except kz.NoNodeError:
@@ -323,7 +323,7 @@ class KazooStore(TreeStore, AclStore):
             return True
 
     def _wait(self, answer: Any) -> Any:
-        # Twice the session timeout: by then the answer came or the connection was given up.
+        # Twice the session timeout: by then the reply came or the connection was given up.
         return answer.get(timeout=max(2 * self.negotiated_timeout_s, 1.0))
 
     def _read(self, answer: Any) -> Any:
@@ -423,7 +423,7 @@ def _found(path: str, read: Node | Failure) -> Node | None:
 
 
 def _results(operations: Sequence[Operation], results: Sequence[str | Failure]) -> list[str]:
-    """Created paths; the failed operation is the one whose code is not that of a rollback."""
+    """Created paths; the failed operation has another code than a rollback's."""
     for index, result in enumerate(results):
         if isinstance(result, Failure) and result.code not in _CONSEQUENCES:
             if result.code == NO_AUTH:
@@ -442,7 +442,7 @@ def _reason(code: int) -> str:
 
 
 WRITES_DIR = "ZK_GROUP_WRITES_DIR"
-"""The environment variable that names the folder of all records; without it there are none."""
+"""The environment variable with the folder of all records; without it there are none."""
 
 _ZXID = struct.Struct("!4xq")
 

@@ -47,7 +47,7 @@ class GroupCuts:
         """The retained cuts, in order; none for a group without a region.
 
         :param is_asked: whether to read the region in any case.
-        :raises StoreError: when there was no answer.
+        :raises StoreError: when there was no reply.
         :raises BadData: when the group's state cannot be read.
         """
         now = self._runtime.monotonic()
@@ -130,7 +130,7 @@ def contributions(
 ) -> Iterator[tuple[str, Contribution]]:
     """The contributions of a group's members to a complete checkpoint, with their names.
 
-    :param most: so many are read at once.
+    :param most: maximum number to read at once.
     :raises BadData: when one is missing, or cannot be read.
     """
     for batch in in_chunks(names, most):

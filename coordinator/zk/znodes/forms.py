@@ -1,4 +1,4 @@
-"""Records of znodes: frozen dataclasses whose fields have forms, which state once how each stands in JSON."""
+"""Records of znodes: frozen dataclasses whose fields have forms, the only description of each in JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .partitions import nested, partition_set, range_texts
 
 
 class Form(NamedTuple):
-    """How a field of a record stands in JSON, as in `Annotated[str, forms.text(64)]`.
+    """The form of a record's field in JSON, as in `Annotated[str, forms.text(64)]`.
 
     A lambda in an annotation sees no names of its module.
 

@@ -1,8 +1,9 @@
-"""The coordinator's decisions for a group: its state, with target and eviction marks, and its history.
+"""The coordinator's decisions for a group: its state, with target and eviction holds, and its history.
 
-Also client-side assignment (sources G1 to G3): protocols, asks to a leader, its answers, requests for another.
-JoinGroup is the `client` field of a registration, generation metadata the ask, SyncGroup the answer below it. The
-coordinator interprets neither metadata nor member state: both are base64 here, bytes for assignors only.
+Also client-side assignment (sources G1 to G3): protocols, assignment requests to a leader, its proposed assignments, and
+its own requests. JoinGroup is the `client` field of a registration, generation metadata the assignment request,
+SyncGroup the proposed assignment below it. The coordinator interprets neither metadata nor member state: both are
+base64 here, bytes for assignors only.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ GROUP_STATES = (EMPTY, PREPARING, COMPLETING, STABLE, DEAD, FAILED)
 class Target(Record):
     """One member's assignment: incarnation, and thread -> partitions.
 
-    :ivar has_state: whether its entry of the answer has a member state: then it gets a start in any case.
-    :ivar is_sent: whether a start has been sent to it, in a group without owners: then it may run its part.
+    :ivar has_state: whether its entry of the proposed assignment has a member state: then it gets a start in any case.
+    :ivar is_sent: whether a start has been sent to it, in a group without owners: then it may run its assignment.
     """
 
     incarnation: Annotated[str, forms.text(64)]
@@ -88,7 +89,7 @@ OWNERSHIP = Form(lambda fields, key, _: read_ownership(fields), ownership_json, 
 class Mark(Record):
     """An eviction whose lease may still run: `partitions` wait one `lease_ms` after it was made or first read.
 
-    :ivar since_ms: wall-clock time of the last sign of life, or of the first command not carried out; None if neither.
+    :ivar since_ms: wall-clock time of the last activity, or of the first command not carried out; None if neither.
     """
 
     consumer: Annotated[str, forms.text(250)]
@@ -104,7 +105,7 @@ class Evicted(Record):
     """An evicted member in the history.
 
     :ivar member: consumer and the first 8 digits of its incarnation, as in `left`.
-    :ivar since_ms: as that of its mark.
+    :ivar since_ms: as that of its eviction hold.
     """
 
     member: Annotated[str, forms.text()]
@@ -116,12 +117,12 @@ class Evicted(Record):
 class ClientSide(Record):
     """`client` in a group's state: progress of client-side assignment. Missing under the coordinator's strategies.
 
-    :ivar ask: the ask whose answer is the target; empty when the target is no answer.
+    :ivar ask: the assignment request of the adopted target; empty when the target is none.
     :ivar is_cooperative: whether the target's protocol is cooperative.
     :ivar failed: identities of leaders that have failed since the last adoption.
     :ivar attempts: number of failures since then.
-    :ivar failed_ask: the last ask that failed since then.
-    :ivar floor: the newest ask when client-side assignment began: answers up to it are not adopted.
+    :ivar failed_ask: the last failed request since then.
+    :ivar floor: the newest request when client-side assignment began: proposals up to it are not adopted.
     """
 
     protocol_type: Annotated[str, forms.text(250, "consumer")]
@@ -146,7 +147,7 @@ class GroupState(Record):
     :ivar target: consumer -> its assignment in this generation.
     :ivar topics: the ids of the topics in the target.
     :ivar reason: why the state is not normal, else None.
-    :ivar left_out: consumer, topic or partition -> why the target lacks it.
+    :ivar left_out: consumer, topic or partition -> the reason for its exclusion from the target.
     :ivar client: of client-side assignment, None under the coordinator's strategies.
     :ivar region: the consistent region of the group.
     """
@@ -192,10 +193,10 @@ class Rebalance(Record):
     :ivar standing_since_ms: when the first stop was sent, by this rebalance or by an unfinished one that it replaced;
         None without a revocation.
     :ivar silent_since_ms: when a member whose incarnation is over last fetched, at the earliest; None without one.
-    :ivar standstill_ms: from the earlier of the two to the last start acknowledged, at most; None until then, and
-        without them.
+    :ivar standstill_ms: the downtime: from the earlier of the two to the last acknowledged start, at most; None until
+        then, and without them.
     :ivar replaced_by: the generation that replaced it before it finished.
-    :ivar assignment_ms: from the ask to its adoption; None under the coordinator's strategies.
+    :ivar assignment_ms: from the assignment request to its adoption; None under the coordinator's strategies.
     :ivar attempts: 1 plus the assignments that failed before it; None likewise.
     :ivar evicted: those of `left` that were evicted, refused or removed.
     """
@@ -242,11 +243,11 @@ MANY = 10
 """Partitions of a topic up to this number have a key each; more share one with their ranges, `topic(5-14)`."""
 MAX_BYTES = 32_000
 REST = "*"
-"""The key of all that has no key of its own: it is no name."""
+"""The key of all entries without their own: it is no name."""
 
 
 def keys_of(partitions: Iterable[TopicPartition], why: str) -> dict[str, str]:
-    """The entries of partitions that are left out for one reason."""
+    """The entries of partitions left out for one reason."""
     found: dict[str, str] = {}
     for topic, numbers in by_topic(partitions).items():
         if len(numbers) <= MANY:
@@ -259,8 +260,8 @@ def keys_of(partitions: Iterable[TopicPartition], why: str) -> dict[str, str]:
 def bounded(left_out: Mapping[str, str], foremost: str = "") -> dict[str, str]:
     """The first entries, as far as `MAX_BYTES` of JSON go, and the number of the others, in order.
 
-    :param left_out: may be bounded already, with all or some of the same entries.
-    :param foremost: the reason whose entries come before all others, in their own order.
+    :param left_out: possibly bounded before, with all or some of the same entries.
+    :param foremost: the reason of the entries before all others, in their own order.
     """
     entries = [(key, why) for key, why in left_out.items() if key != REST]
     found: dict[str, str] = {}
@@ -359,7 +360,7 @@ class ClientProtocols(Record):
 
 @dataclass(frozen=True, slots=True)
 class AskMember(Record):
-    """A member as an ask lists it.
+    """A member in an assignment request.
 
     :ivar identity: its incarnation, or for a static member its seat: a bounce keeps the identity.
     :ivar digest: of its `client` field.
@@ -378,14 +379,14 @@ class AskMember(Record):
 
 @dataclass(frozen=True, slots=True)
 class Ask(Record):
-    """`sync/ask-[number]`: a request to one leader for an assignment.
+    """`sync/ask-[number]`: an assignment request to one leader.
 
-    :ivar incarnation: of the leader; a new incarnation was not asked.
+    :ivar incarnation: of the leader; a new incarnation is not addressed.
     :ivar attempt: 1 for the first since the last adoption, one more after each failure.
-    :ivar members: consumer -> the member as of the ask.
+    :ivar members: consumer -> the member at the request.
     :ivar reason: its trigger.
     :ivar since_ms: wall clock, for people.
-    :ivar outdated: preceding asks in a row whose answer was for outdated topics.
+    :ivar outdated: consecutive requests before it with proposals for outdated topics.
     """
 
     FIRST = (
@@ -409,7 +410,7 @@ class MemberAnswer:
 
     :ivar threads: thread -> partitions; empty for another protocol type.
     :ivar member_state: base64 of the assignor's opaque bytes.
-    :ivar protocol: the assignor's; empty when the leader omits it: then the ask's.
+    :ivar protocol: the assignor's; empty when the leader omits it: then the request's.
     """
 
     threads: Mapping[str, PartitionSet] = field(default_factory=dict)
@@ -443,7 +444,7 @@ _RANGES = Form(
 
 @dataclass(frozen=True, slots=True)
 class Answer(Record):
-    """`sync/ask-[number]/answer`: the leader's final answer to an ask.
+    """`sync/ask-[number]/answer`: completes the leader's proposed assignment.
 
     :ivar members: the members with an entry.
     :ivar topics: topic -> id, of the assigned topics.
@@ -461,7 +462,7 @@ class Answer(Record):
 
 @dataclass(frozen=True, slots=True)
 class SyncRequest(Record):
-    """`sync_request`: a leader's request for another ask."""
+    """`sync_request`: a leader's request for a rebalance."""
 
     by: Annotated[str, forms.text(250)] = ""
     incarnation: Annotated[str, forms.text(64)] = ""

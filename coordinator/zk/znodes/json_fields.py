@@ -18,9 +18,9 @@ T = TypeVar("T")
 
 MAX_ZNODE_BYTES = 512_000
 MAX_COUNT = 2**53 - 1
-"""Maximum of a number that this protocol itself counts: far below its format, and exact in every JSON reader."""
+"""Maximum of a number counted by this protocol: far below its format, and exact in every JSON reader."""
 MAX_CONTINUED = MAX_COUNT // 2
-"""Maximum of a number that a coordinator counts on from: a larger one leaves no room, and is bad data."""
+"""Maximum of a number that a coordinator increments: a larger one leaves no room, and is bad data."""
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
@@ -83,7 +83,7 @@ class Fields:
         return value
 
     def count(self, name: str, default: int | None = None, least: int = 0) -> int:
-        """A number that this protocol counts, as an epoch or a generation: a whole number up to `MAX_COUNT`."""
+        """A number counted by this protocol, as an epoch or a generation: a whole number up to `MAX_COUNT`."""
         return self.number(name, default, least, MAX_COUNT)
 
     def mapping(self, name: str) -> Mapping[str, Any]:
@@ -137,7 +137,7 @@ class Fields:
         return dict(value)
 
     def value(self, name: str, read: Callable[[Any], T], what: str) -> T | None:
-        """What `read` makes of any value; None when the field is missing or null.
+        """Any value, converted by `read`; None when the field is missing or null.
 
         :param read: raises ValueError when it is not `what`.
         """

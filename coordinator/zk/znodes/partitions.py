@@ -10,7 +10,7 @@ from . import ranges
 from .ranges import Ranges
 
 EXPANDED: Final = 64
-"""Partitions of a record that are a plain set at any rate: it is faster, and 8 kB at most."""
+"""Up to this number a record's partitions are always a plain set: it is faster, and 8 kB at most."""
 
 
 class TopicPartition(NamedTuple):
@@ -56,7 +56,7 @@ Discontinuities = Mapping[TopicPartition, Discontinuity]
 
 
 class PartitionRanges(Set[TopicPartition]):
-    """Partitions as a record names them: in memory in proportion to its bytes, however many they are.
+    """The partitions of a record: in memory in proportion to its bytes, for any number of partitions.
 
     Equal to the set of its partitions. Its operations take either, and expand none.
 
@@ -104,7 +104,7 @@ class PartitionRanges(Set[TopicPartition]):
 
     def __sub__(self, other: Set[Any]) -> PartitionSet:
         if isinstance(other, frozenset | set) and len(self) <= 2 * len(other):
-            return frozenset(self) - other  # as large as what exists: a plain set is faster
+            return frozenset(self) - other  # as large as the existing partitions: a plain set is faster
         removed = PartitionRanges.of(self & other).topics
         return PartitionRanges({topic: mine - removed.get(topic, Ranges()) for topic, mine in self.topics.items()})
 
@@ -169,6 +169,6 @@ def nested(values: Mapping[TopicPartition, Any]) -> dict[str, dict[str, Any]]:
 
 
 def range_texts(partitions: Iterable[TopicPartition]) -> dict[str, str]:
-    """Topic -> ranges, as in commands and marks."""
+    """Topic -> ranges, as in commands and eviction holds."""
     topics = partitions.topics if isinstance(partitions, PartitionRanges) else by_topic(partitions)
     return {topic: ranges.encode(topics[topic]) for topic in sorted(topics)}

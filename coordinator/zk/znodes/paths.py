@@ -1,4 +1,4 @@
-"""Every path in ZooKeeper, built only here (`zk_paths.md` describes them), and the names that are allowed in one.
+"""Every path in ZooKeeper, built only here (`zk_paths.md` describes them), and the names allowed in a path.
 
 Every name from outside is checked here before it becomes part of a path.
 """
@@ -142,7 +142,7 @@ class GroupPaths:
 def parents_of(path: str) -> tuple[str, ...]:
     """The parents of an owner, an offset, a rebalance or a segment, below its group: an operator may have removed them.
 
-    Empty for all other paths. The group itself is none of them: one that was deleted stays so.
+    Empty for all other paths. Without the group itself: a deleted group stays deleted.
     """
     root, _, rest = path.partition(f"{GROUPS}/")
     group, *names = rest.split("/")
@@ -188,12 +188,12 @@ def segment_name(number: int) -> str:
 
 
 def ask_name(number: int) -> str:
-    """The name of the ask with this number."""
+    """The name of the assignment request with this number."""
     return f"{ASK_PREFIX}{number:010d}"
 
 
 def _counted(name: str, prefix: str) -> int:
-    """A number that the coordinator counts; 0 for any other name. It has ten digits or more, unlike a `sequence`."""
+    """A number counted by the coordinator; 0 for any other name. It has ten digits or more, unlike a `sequence`."""
     digits = name[len(prefix) :]
     is_number = digits.isascii() and digits.isdigit() and len(digits) <= LONGEST_NUMBER
     number = int(digits) if is_number else 0
@@ -205,7 +205,7 @@ checkpoint_number = partial(_counted, prefix=CHECKPOINT_PREFIX)
 history_generation = partial(_counted, prefix=REBALANCE_PREFIX)
 """The generation of a record of a group's history, likewise."""
 ask_number = partial(_counted, prefix=ASK_PREFIX)
-"""The number of an ask, likewise."""
+"""The number of an assignment request, likewise."""
 
 
 _SEQUENTIAL = re.compile(r"[^-]*-(-?[0-9]{10})")
@@ -254,7 +254,7 @@ def printable(value: object) -> str:
 
 
 LONGEST_FAULT = 300
-"""Characters that are kept of an assignor's error."""
+"""Maximum characters of an assignor's error; the rest is cut."""
 
 
 def error_text(error: BaseException) -> str:

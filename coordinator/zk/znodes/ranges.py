@@ -37,7 +37,7 @@ def _joined(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def decode(text: str) -> Ranges:
-    """The inverse of `encode`, in memory in proportion to `text`, however many partitions it names.
+    """The inverse of `encode`, in memory in proportion to `text`, for any number of partitions.
 
     :raises ValueError: when `text` has another form, names a partition twice, or one over `MAX_PARTITION`.
     """

@@ -142,7 +142,7 @@ class Registration(Record):
     """`ids/[consumer]`: a consumer's subscription and options.
 
     :ivar subscription: topic -> threads, or for a wildcard one regular expression -> threads. Of a member with
-        client-side assignment only (`pattern` is `client`) the topics that it names, for people and tools.
+        client-side assignment only (`pattern` is `client`) its topics, for people and tools.
     :ivar lease_ms: how long it may fetch after its last heartbeat.
     :ivar instance_id: a static member's `group_instance_id`, empty for a dynamic one.
     :ivar client: its client-side assignment protocols, None for a member without them.
@@ -190,7 +190,7 @@ DISCONTINUITIES = forms.partition_map(Discontinuity.read, CAUSE)
 
 @dataclass(frozen=True, slots=True)
 class Channel(Record):
-    """`channel/[consumer]`: what the consumer runs. Its data version is the consumer's fence.
+    """`channel/[consumer]`: the consumer's running partitions. Its data version is the consumer's fence.
 
     :ivar epoch: with `generation`, those of the last command applied.
     :ivar command: the name of the last command applied.
@@ -201,8 +201,8 @@ class Channel(Record):
     :ivar refused: partitions of the last start whose owner znode existed already.
     :ivar sealed: the file of the last sealed segment.
     :ivar region: the member's progress in its consistent region.
-    :ivar ask: the ask of the last start applied, under client-side assignment; for a protocol type other than
-        `consumer` it is what the member runs, and empty once it has stopped.
+    :ivar ask: the assignment request of the last start applied, under client-side assignment; for a protocol type other
+        than `consumer` it is the member's running assignment, and empty once it has stopped.
     """
 
     FIRST = ("incarnation", "epoch", "generation", "command", "running", "topics", "ended", "ask", "region", "error")
@@ -241,7 +241,7 @@ class Channel(Record):
     ) -> Channel:
         """The same with these offsets.
 
-        :param lost: of those that were out of range, the first offset that the log did not have.
+        :param lost: of those out of range, the first offset missing in the log.
         :param sealed: the file with the records before them, if there is one.
         """
         repeated = {part for part, offset in lost.items() if offset == offsets[part]}  # its reply was lost before
@@ -262,7 +262,7 @@ class Channel(Record):
 
 
 NO_CHANNEL = Channel(incarnation="")
-"""A channel znode without data: it has had no incarnation yet."""
+"""A channel znode without data: no incarnation has registered yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -491,7 +491,7 @@ class Command(Record):
     :ivar threads: for `start-fetcher`, thread -> partitions: the consumer's complete assignment.
     :ivar partitions: for `stop-fetcher`, the partitions to revoke; empty means all.
     :ivar topics: the ids of its topics.
-    :ivar ask: of `assign` and `assignment-failed`, and of a start whose target is the answer to one.
+    :ivar ask: the assignment request, of `assign` and `assignment-failed`, and of a start of its adopted assignment.
     :ivar reason: of `assignment-failed`.
     :ivar region: of a start and of `drain` in a consistent region.
     """
@@ -515,7 +515,7 @@ class Command(Record):
         return united(self.threads.values())
 
     def to_json(self) -> dict[str, Any]:
-        """Its fields, without those that its option has no use for."""
+        """Its fields, without those unused by its option."""
         unused = {"partitions"} if self.option == START_FETCHER else {"ownershipMap"}
         if self.option not in (START_FETCHER, STOP_FETCHER):
             unused.add("topics")

@@ -82,7 +82,7 @@ class Progress(Record):
 
     :ivar reset: the reset of the last start applied.
     :ivar ready: the reset whose state the member has restored.
-    :ivar drained: the last checkpoint that it has contributed to.
+    :ivar drained: its last checkpoint with its contribution.
     """
 
     reset: Annotated[int, forms.count()] = 0
@@ -204,7 +204,7 @@ class StateFile(Record):
 
     @property
     def checkpoint(self) -> int:
-        """The checkpoint that it was written for; 0 when its name has none."""
+        """Its checkpoint; 0 when its name has none."""
         number = self.name.split("/")[-2:][0]
         return int(number) if number.isascii() and number.isdigit() else 0
 
@@ -278,7 +278,7 @@ class RegionRequest(Record):
 
     :ivar sequence: of a reset: the target cut; None for the region's current one.
     :ivar by_application: whether a reset counts for `max_consecutive_resets`.
-    :ivar reset: of a member's request: the reset that it is in; a later reset voids the request. 0 for any.
+    :ivar reset: of a member's request: its current reset; a later reset voids the request. 0 for any.
     """
 
     what: Annotated[str, forms.text(64).checked(REQUESTS.__contains__, f"one of {', '.join(REQUESTS)}")]
@@ -292,8 +292,8 @@ class RegionRequest(Record):
 def is_replaced(where: str, data: bytes, asked: RegionRequest) -> bool:
     """Whether an existing request gives way to `asked`.
 
-    A checkpoint request gives way to a reset or a failure, one of an earlier reset to a later, an unreadable one to
-    any.
+    A checkpoint request gives way to a reset or a failure, a request of an earlier reset to a later one's, an
+    unreadable request to any.
     """
     try:
         existing = RegionRequest.parse(where, data)

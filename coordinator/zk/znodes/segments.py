@@ -17,10 +17,10 @@ SEAL_INTERVAL_MS = 200
 """Default milliseconds between a fetcher's seals."""
 
 MAX_SEGMENT_BYTES = 1_000_000
-"""The most that a server takes: a seal that was committed can be read."""
+"""A server's maximum: every committed seal can be read."""
 
 QUERY_ABSENCE_S = 600.0
-"""How long the coordinator counts a query whose ephemeral znode went with its session, as it last read it."""
+"""How long the coordinator counts a query, as last read, after its ephemeral znode went with its session."""
 
 BACKLOG_IS_FULL = "the backlog is full"
 """Prefix of the coordinator's own reason for a pause: it lifts no other pause."""
@@ -45,7 +45,7 @@ class Missing(NamedTuple):
 
 
 _NO_PATH = re.compile("[\0\ud800-\udfff]")
-"""What no path of a file system may have: NUL, and halves of characters."""
+"""Forbidden in a path of a file system: NUL, and halves of characters."""
 
 
 _FOLDER = forms.text().checked(lambda name: not _NO_PATH.search(name), "a folder or a URL")
@@ -92,8 +92,8 @@ class Segment(Record):
     :ivar file: its path below the segments folder.
     :ivar rows: its number of records.
     :ivar size: its bytes.
-    :ivar missing: of those ranges with offsets that have no record.
-    :ivar discontinuities: of those ranges that do not continue the partition's last one.
+    :ivar missing: of ranges with offsets without a record.
+    :ivar discontinuities: of ranges that do not continue the partition's last one.
     """
 
     MOST_BYTES = MAX_SEGMENT_BYTES
@@ -145,7 +145,7 @@ class Rewind(Record):
     """`rewind` in a query's znode: its Spark checkpoint is set back, and no run may begin anywhere else.
 
     :ivar checkpoint: as in the offset at which the next run begins, as is `czxid`.
-    :ivar is_done: whether the Spark checkpoint's files are as they shall be: no run begins before.
+    :ivar is_done: whether the Spark checkpoint's files have been set back, too: no run begins before.
     """
 
     checkpoint: Annotated[int, forms.count(0)]
@@ -159,9 +159,9 @@ class Query(Record):
 
     :ivar run: one run of the query; a newer one fences an older.
     :ivar finished: the czxid of the last segment that it will not read again; 0 for none.
-    :ivar seen_ms: the driver's wall clock at its last sign of life, for people.
-    :ivar expired_ms: when the coordinator found it silent for too long; 0 while it counts.
-    :ivar rewind: where the next run has to begin; None where that is its Spark checkpoint's own affair.
+    :ivar seen_ms: the driver's wall clock at its last heartbeat, for people.
+    :ivar expired_ms: when the coordinator expired it; 0 while it counts.
+    :ivar rewind: the required start of the next run; None where its Spark checkpoint decides.
     """
 
     run: Annotated[str, forms.text(64)]
@@ -191,7 +191,7 @@ def slot_name(pool: str, number: int) -> str:
 def local_file(group: str, segment: Segment) -> Path | None:
     """A segment's file on a local file system; None on an object store.
 
-    Also None for a file without a fetcher's file name: a znode must not be able to remove any other.
+    Also None for a file without a fetcher's file name: a znode must not remove any other.
     """
     root = Path(segment.segments_dir.removeprefix("file://"))
     stem = f"{group}/{segment.consumer}/{segment.incarnation}-"

@@ -54,10 +54,10 @@ class TopicFilter:
 class GroupFilters:
     """The wildcards of a group's members, each different one compiled once.
 
-    Their programs have at most `MAX_PROGRAMS` instructions together. Those with the most members come first; one that
-    no longer fits is refused like one that does not compile.
+    Their programs have at most `MAX_PROGRAMS` instructions together. Those with the most members come first; a pattern
+    beyond the limit is refused like one that does not compile.
 
-    :param wildcards: (`pattern`, expression) of each member that has one.
+    :param wildcards: (`pattern`, expression) of each member with a wildcard.
     :ivar usable: the filters that may be matched.
     """
 
@@ -87,7 +87,7 @@ class GroupFilters:
         return found
 
     def selected(self, wildcard: tuple[str, str], topics: Iterable[str]) -> frozenset[str]:
-        """Those of `topics`, the same in every call, that the filter allows.
+        """The allowed ones of `topics`, which are the same in every call.
 
         :raises BadData: likewise.
         """
