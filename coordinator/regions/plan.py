@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ..planning.regional import SET_LOWER, after_reset
+from ..zk.backoff import Backoff
 from ..zk.store import MAX_COMMIT_BYTES
 from ..zk.znodes.group_state import STABLE, GroupState
 from ..zk.znodes.json_fields import MAX_COUNT
@@ -53,6 +54,11 @@ class RegionRules:
     drain_s: float = 60.0
     kept: int = 10
     most_resets: int = 5
+
+    @property
+    def between(self) -> Backoff:
+        """The time between checkpoints, which grows with each late one in a row."""
+        return Backoff(self.interval_s, self.interval_s * 2**MOST_DOUBLINGS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +185,7 @@ def _next(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
     """A checkpoint, if one is requested or due, and may begin."""
     region = snapshot.region
     asked = snapshot.request
-    left_s = rules.interval_s * 2 ** min(snapshot.late, MOST_DOUBLINGS) - snapshot.cut_s
+    left_s = rules.between.after(1 + snapshot.late) - snapshot.cut_s
     trigger = snapshot.wanted or (PERIODIC if left_s <= 0 else "")
     if asked is not None:
         trigger = f"requested by {asked.by}" if asked.by else "requested"

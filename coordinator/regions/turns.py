@@ -13,6 +13,7 @@ from ..term.metrics import OF_AN_APPLICATION, OF_AN_OPERATOR
 from ..term.reading import Findings
 from ..term.request_queue import Pace, Request, RequestQueue
 from ..term.term import Term
+from ..zk.backoff import Backoff
 from ..zk.errors import AccessDenied, BadData, RebalanceFailed, Refused
 from ..zk.store import MAX_COMMIT_BYTES, Check, Create, Delete, Operation, SetData, Store, Watch, existing_nodes
 from ..zk.update import ROOM, batches, clear_below
@@ -46,9 +47,8 @@ ENDED_KEPT = 20
 """Number of aborted or abandoned checkpoints that are kept, for operators."""
 
 REFUSALS_A_TURN = 10
-REFUSED_PAUSE_S = 1.0
-"""After the first turn that was refused so often; it doubles with each further one in a row."""
-LONGEST_REFUSED_PAUSE_S = 30.0
+REFUSED_BACKOFF = Backoff(1.0, 30.0)
+"""After turns in a row that were each refused so often."""
 REMOVING_PAUSE_S = 0.05
 ABANDONED_AT_ONCE = 300
 REQUESTS_AT_ONCE = 10
@@ -194,7 +194,7 @@ class RegionTurns:
                     self._reader.completed(snapshot, decided.completed, copies)
                 return self._retire(decided), self._news(decided.region, held)
         self._refused_turns += 1
-        return min(LONGEST_REFUSED_PAUSE_S, REFUSED_PAUSE_S * 2 ** min(self._refused_turns - 1, 10)), ()
+        return REFUSED_BACKOFF.after(self._refused_turns), ()
 
     def _answered(self) -> None:
         if self._requests.taken(self._term.runtime.monotonic()):
