@@ -35,10 +35,32 @@ from ..zk.znodes.regions import (
 PERIODIC = "periodic"
 MOST_DOUBLINGS = 4
 """The other members stand still while one does not contribute: at most this part of the time, which shrinks."""
-HINDERED = "no checkpoint: the turns of group"
-"""Prefix of a region's `reason` while one of its groups cannot take part."""
 BESIDE_BYTES = 60_000
 """Room in a multi for the region with its groups, an end, and the fence."""
+
+
+_HINDERED = "no checkpoint: the turns of group"
+
+
+@dataclass(frozen=True, slots=True)
+class Hindrance:
+    """A group whose turns fail: no checkpoint begins. Its only memory is the region's `reason`, for the next term too.
+
+    :ivar why: the error.
+    """
+
+    group: str
+    why: str
+
+    @property
+    def reason(self) -> str:
+        """As the region's `reason`."""
+        return f"{_HINDERED} {self.group} fail: {self.why}"[:1000]
+
+    @staticmethod
+    def was(region: Region) -> bool:
+        """Whether the region's `reason` is that of a hindrance."""
+        return region.reason is not None and region.reason.startswith(_HINDERED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +195,10 @@ def _hindered(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan | None
         return None
     failing = {group: why for group, why in snapshot.failing.items() if group in participants(snapshot.groups)}
     if not failing:
-        was_hindered = region.reason is not None and region.reason.startswith(HINDERED)
-        return RegionPlan(replace(region, reason=None), again_s=0.0) if was_hindered else None
-    group, why = min(failing.items())
-    hindered = replace(region, reason=f"{HINDERED} {group} fail: {why}"[:1000])
+        return RegionPlan(replace(region, reason=None), again_s=0.0) if Hindrance.was(region) else None
+    reason = Hindrance(*min(failing.items())).reason
     is_asked = snapshot.request is not None
-    return RegionPlan(hindered, reason=hindered.reason or "", is_answered=is_asked, again_s=rules.interval_s)
+    return RegionPlan(replace(region, reason=reason), reason=reason, is_answered=is_asked, again_s=rules.interval_s)
 
 
 def _next(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
