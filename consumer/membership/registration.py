@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from coordinator.zk.backoff import Backoff
 from coordinator.zk.errors import (
     AccessDenied,
     BadData,
@@ -157,8 +158,8 @@ CREATE_IT = (
     "it is assigned as soon as it exists"
 )
 
-FIRST_BACKOFF_S = 0.1
-LONGEST_BACKOFF_S = 5.0
+ATTEMPTS = Backoff(0.1, 5.0)
+REFUSALS = Backoff(0.2, 5.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +344,7 @@ class Registrar:
         self._own_incarnations: set[str] = set()
         self._is_rejoining = False
         self._missing: set[str] = set()
-        self.backoff = Backoff(context.runtime)
+        self.backoff = RegistrationBackoff(context.runtime)
         self.store: Store | None = None
         self.fenced: FencedChannel | None = None
         self.lease: Lease | None = None
@@ -521,7 +522,7 @@ class Registrar:
         self.lease = None
 
 
-class Backoff:
+class RegistrationBackoff:
     """The waits between the registrations of one consumer."""
 
     def __init__(self, runtime: Runtime) -> None:
@@ -537,13 +538,13 @@ class Backoff:
 
     def attempt(self) -> None:
         """A registration begins."""
-        self._wait(self._attempts)
         self._attempts += 1
+        self._wait(ATTEMPTS.after(self._attempts))
 
     def refused(self) -> None:
         """The group refused the member. A registration alone, which succeeded, does not reset the backoff."""
         self._refusals += 1
-        self._wait(self._refusals)
+        self._wait(REFUSALS.after(self._refusals))
 
     def succeeded(self, is_member: bool) -> None:
         """The consumer has read its channel.
@@ -553,6 +554,5 @@ class Backoff:
         self._attempts = 0
         self._refusals = 0 if is_member else self._refusals
 
-    def _wait(self, times: int) -> None:
-        wait_s = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2 ** min(times, 10))
-        self._not_before = self._runtime.monotonic() + wait_s
+    def _wait(self, seconds: float) -> None:
+        self._not_before = self._runtime.monotonic() + seconds

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from coordinator.zk.backoff import Backoff
 from coordinator.zk.errors import IncarnationOver, Refused, Retryable, SessionLost, StoreError
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Create, Store
@@ -33,8 +34,7 @@ from .segment_files import ClaimedFiles, segment_file
 
 log = logging.getLogger(__name__)
 
-FIRST_BACKOFF_S = 0.1
-LONGEST_BACKOFF_S = 5.0
+BACKOFF = Backoff(0.1, 5.0)
 REVOKE_TRIES = 3
 SEAL_AGAIN_S = 0.5
 
@@ -83,7 +83,7 @@ class Sealer:
         self._membership: ConsumerMember
         self._open = OpenSegment()
         self._opened_at = 0.0
-        self._backoff_s = FIRST_BACKOFF_S
+        self._failures = 0
         self._not_before = float("-inf")
         self.refetched = self.failed = 0
         self.problem: str | None = None
@@ -251,7 +251,7 @@ class Sealer:
 
     def _sealed(self, segment: Segment) -> None:
         self._meter.sealed(self._segments.finish(), segment.rows, segment.size)
-        self._backoff_s, self._not_before = FIRST_BACKOFF_S, float("-inf")
+        self._failures, self._not_before = 0, float("-inf")
         if self.problem is not None:
             log.info("sealing resumed: consumer=%s", self._consumer)
             self.problem = None
@@ -262,8 +262,8 @@ class Sealer:
         """Log it once; the backoff grows."""
         self._meter.seal_failed()
         self.failed += 1
-        self._not_before = self._runtime.monotonic() + self._backoff_s
-        self._backoff_s = min(LONGEST_BACKOFF_S, 2 * self._backoff_s)
+        self._failures += 1
+        self._not_before = self._runtime.monotonic() + BACKOFF.after(self._failures)
         if self.problem != str(error):
             self.problem = str(error)
             log.error("seal failed, retrying: consumer=%s reason=%s", self._consumer, error)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 
+from ..zk.backoff import Backoff
 from ..zk.store import MAX_COMMIT_BYTES
 from ..zk.znodes.group_state import (
     CONSUMER,
@@ -314,7 +315,7 @@ def _notices(group: Group, ask: Ask, name: str, reason: str) -> tuple[tuple[str,
 
 
 def _backoff_s(attempts: int) -> float:
-    return float(min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2 ** min(attempts - 1, 10)))
+    return Backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S).after(attempts)
 
 
 # ---- a new ask

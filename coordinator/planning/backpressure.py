@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ..zk.znodes.segments import BACKLOG_IS_FULL, SegmentsRecord
+from ..zk.znodes.segments import SegmentsRecord
 
 RESUME_SHARE = 0.8
 """Fetchers resume when the backlog is at this share of both bounds: at the bound, each seal would pause again."""
@@ -70,6 +70,38 @@ class Backlog(NamedTuple):
     unread: int = 0
 
 
+_FULL = "the backlog is full"
+_SEPARATOR = "; "
+
+
+@dataclass(frozen=True, slots=True)
+class PauseCause:
+    """The coordinator's own pause of a group's fetchers. Its only memory is the text in `segments`.
+
+    :ivar text: as written.
+    :ivar holdup: why the backlog is not collected.
+    """
+
+    text: str
+    holdup: str
+
+    @classmethod
+    def parse(cls, text: str | None) -> PauseCause | None:
+        """None without a pause, and for an operator's, which the coordinator does not lift."""
+        if text is None or not text.startswith(_FULL):
+            return None
+        return cls(text, text.rpartition(_SEPARATOR)[2])
+
+    @classmethod
+    def of(cls, backlog: Backlog, bounds: Bounds, holdup: str) -> PauseCause:
+        """The pause that begins with this backlog."""
+        amount = (
+            f"{backlog.segments} of at most {bounds.segments} segments, "
+            f"{shown_bytes(backlog.size)} of at most {shown_bytes(bounds.size)}"
+        )
+        return cls(f"{_FULL}: {amount}{_SEPARATOR}{holdup}", holdup)
+
+
 def is_pressing(record: SegmentsRecord, backlog: Backlog, bounds: Bounds, retention: Retention) -> bool:
     """Whether collection shall run before the next sweep."""
     retained_bytes = retention.size if retention.ms else 0
@@ -113,26 +145,23 @@ def directions(
     A pause by an operator is left alone.
     """
     after = replace(before, seal_interval_ms=seal_interval_ms)
-    if before.paused is not None and not before.paused.startswith(BACKLOG_IS_FULL):
+    cause = PauseCause.parse(before.paused)
+    if before.paused is not None and cause is None:
         return after
-    return replace(after, paused=_paused(before.paused, backlog, bounds, readers))
+    cause = _cause(cause, backlog, bounds, readers)
+    return replace(after, paused=cause.text if cause is not None else None)
 
 
-def _paused(before: str | None, backlog: Backlog, bounds: Bounds, readers: Readers) -> str | None:
-    """Why fetchers shall pause. The text stays while its cause does: a new one wakes every fetcher."""
-    share = RESUME_SHARE if before else 1.0
+def _cause(before: PauseCause | None, backlog: Backlog, bounds: Bounds, readers: Readers) -> PauseCause | None:
+    """Why fetchers shall pause. The text stays while the hold-up does: a new one wakes every fetcher."""
+    share = RESUME_SHARE if before is not None else 1.0
     if backlog.segments <= share * bounds.segments and backlog.size <= share * bounds.size:
         return before if backlog.unread else None
-    cause = _cause(readers)
-    if before and before.endswith(cause):
-        return before
-    return (
-        f"{BACKLOG_IS_FULL}: {backlog.segments} of at most {bounds.segments} segments, "
-        f"{shown_bytes(backlog.size)} of at most {shown_bytes(bounds.size)}; {cause}"
-    )
+    holdup = _holdup(readers)
+    return before if before is not None and before.holdup == holdup else PauseCause.of(backlog, bounds, holdup)
 
 
-def _cause(readers: Readers) -> str:
+def _holdup(readers: Readers) -> str:
     if not readers:
         return "no query reads the group, and nothing is collected without one"
     slowest = min(readers, key=lambda name: (readers[name], name))

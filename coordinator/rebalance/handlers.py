@@ -17,6 +17,7 @@ from ..regions.turns import Regions
 from ..term.operator_requests import Asked, Requested
 from ..term.request_queue import Pace, Request, RequestQueue, growing
 from ..term.term import LeaseLapsed, Term
+from ..zk.backoff import Backoff
 from ..zk.errors import AccessDenied, CoordinatorError, Fenced, RebalanceFailed, Retryable, SessionLost
 from ..zk.runtime import Runtime, Task
 from ..zk.znodes.json_fields import compact
@@ -33,6 +34,7 @@ ACKNOWLEDGEMENTS_MAKE_ONE_WAVE_S = 0.010
 DRAINS_MAKE_ONE_WAVE_S = 0.050
 """A group has no work until its region's checkpoint has ended, which triggers its turn."""
 ASK_AGAIN_S = 0.2
+FIRST_BACKOFF_S = 1.0
 LONGEST_BACKOFF_S = 30.0
 
 
@@ -347,7 +349,7 @@ class Handlers:
         now, most = self._runtime.monotonic(), self._term.config.max_rebalance_retries
         kept.failing_since = now if kept.failures == 0 else kept.failing_since
         kept.failures += 1
-        backoff_s = min(LONGEST_BACKOFF_S, 0.5 * 2 ** min(kept.failures, 10))
+        backoff_s = Backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S).after(kept.failures)
         is_an_assignors = isinstance(error, RebalanceFailed) and error.__cause__ is not None
         expected = isinstance(error, CoordinatorError) and not is_an_assignors
         log.error(

@@ -6,16 +6,19 @@ after a reset; here are the decisions that concern all groups of the region.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..planning.regional import SET_LOWER, after_reset
+from ..zk.backoff import Backoff
 from ..zk.store import MAX_COMMIT_BYTES
 from ..zk.znodes.group_state import STABLE, GroupState
 from ..zk.znodes.json_fields import MAX_COUNT
 from ..zk.znodes.partitions import PartitionSet
 from ..zk.znodes.regions import (
+    ABORTED,
     CHECKPOINT,
+    COMPLETED,
     CONSUMERS,
     FAIL,
     FAILED,
@@ -34,10 +37,32 @@ from ..zk.znodes.regions import (
 PERIODIC = "periodic"
 MOST_DOUBLINGS = 4
 """The other members stand still while one does not contribute: at most this part of the time, which shrinks."""
-HINDERED = "no checkpoint: the turns of group"
-"""Prefix of a region's `reason` while one of its groups cannot take part."""
 BESIDE_BYTES = 60_000
 """Room in a multi for the region with its groups, an end, and the fence."""
+
+
+_HINDERED = "no checkpoint: the turns of group"
+
+
+@dataclass(frozen=True, slots=True)
+class Hindrance:
+    """A group whose turns fail: no checkpoint begins. Its only memory is the region's `reason`, for the next term too.
+
+    :ivar why: the error.
+    """
+
+    group: str
+    why: str
+
+    @property
+    def reason(self) -> str:
+        """As the region's `reason`."""
+        return f"{_HINDERED} {self.group} fail: {self.why}"[:1000]
+
+    @staticmethod
+    def was(region: Region) -> bool:
+        """Whether the region's `reason` is that of a hindrance."""
+        return region.reason is not None and region.reason.startswith(_HINDERED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,42 +79,116 @@ class RegionRules:
     kept: int = 10
     most_resets: int = 5
 
+    @property
+    def between(self) -> Backoff:
+        """The time between checkpoints, which grows with each late one in a row."""
+        return Backoff(self.interval_s, self.interval_s * 2**MOST_DOUBLINGS)
+
+
+@dataclass(frozen=True, slots=True)
+class RegionGroups:
+    """The existing groups of a region.
+
+    :ivar states: group -> state; `versions` has those of their znodes.
+    :ivar paused: those that an operator has paused.
+    :ivar failing: those whose turns fail, with the reason: their members receive no drain.
+    """
+
+    states: Mapping[str, GroupState]
+    versions: Mapping[str, int] = field(default_factory=dict)
+    paused: frozenset[str] = frozenset()
+    failing: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def participants(self) -> dict[str, dict[str, str]]:
+        """Group -> consumer -> incarnation, of every member of a target that is not away from its seat."""
+        found = {
+            group: {name: one.incarnation for name, one in state.target.items() if name not in _away(state)}
+            for group, state in self.states.items()
+        }
+        return {group: some for group, some in sorted(found.items()) if some}
+
+    def are_ready(self, region: Region) -> bool:
+        """Whether there are members, and all of every group have restored their state."""
+        there = [state for state in self.states.values() if state.target]
+        if not self.participants:
+            return False
+        if region.kind != CONSUMERS:
+            return all(state.state == STABLE for state in there)
+        return all(state.region is not None and state.region.ready == region.reset for state in there)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCheckpoint:
+    """The checkpoint in progress.
+
+    :ivar checkpoint: its znode; None without one, and when it is unreadable.
+    :ivar contributions: (group, consumer) -> contribution; None when unreadable.
+    :ivar strays: ends that an operator has created below it.
+    :ivar age_s: seconds since it began.
+    """
+
+    checkpoint: Checkpoint | None = None
+    contributions: Mapping[tuple[str, str], Contribution | None] = field(default_factory=dict)
+    strays: frozenset[str] = frozenset()
+    age_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """The checkpoints that have ended.
+
+    :ivar completed: the kept cuts, in order.
+    :ivar late: consecutive checkpoints with a late contribution: they delay the next one.
+    :ivar age_s: seconds since the last checkpoint ended.
+    """
+
+    completed: tuple[int, ...] = ()
+    late: int = 0
+    age_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """What is requested of a region.
+
+    :ivar request: None without one, and when it is unreadable.
+    :ivar version: of the znode `request`, None without one.
+    :ivar wanted: the reason for a checkpoint now; empty without one.
+    """
+
+    request: RegionRequest | None = None
+    version: int | None = None
+    wanted: str = ""
+
 
 @dataclass(frozen=True, slots=True)
 class RegionSnapshot:
     """A region as read by its turn.
 
     :ivar version: of its znode, for the turn's compare-and-set.
-    :ivar groups: group -> state, of the existing groups bound to it; `versions` has those of their znodes.
-    :ivar paused: its paused groups.
-    :ivar failing: its groups whose turns fail, with the reason: their members receive no drain.
-    :ivar checkpoint: the open one, None without one.
-    :ivar contributions: (group, consumer) -> contribution; None when unreadable.
-    :ivar strays: ends that an operator has created below the open checkpoint.
-    :ivar late: consecutive checkpoints with a late contribution: they delay the next one.
-    :ivar cut_s: seconds since the last checkpoint ended; `open_s` since the open one began.
-    :ivar completed: the kept cuts, in order.
-    :ivar request_version: of the znode `request`, None without one; `request` is None when it is unreadable.
-    :ivar wanted: the reason for a checkpoint now; empty without one.
     """
 
     region: Region
-    groups: Mapping[str, GroupState]
-    paused: frozenset[str] = frozenset()
-    checkpoint: Checkpoint | None = None
-    contributions: Mapping[tuple[str, str], Contribution | None] = field(default_factory=dict)
-    strays: frozenset[str] = frozenset()
-    late: int = 0
-    cut_s: float = 0.0
-    open_s: float = 0.0
-    completed: tuple[int, ...] = ()
-    request: RegionRequest | None = None
-    request_version: int | None = None
-    wanted: str = ""
+    groups: RegionGroups
+    open: OpenCheckpoint = OpenCheckpoint()
+    cuts: Cuts = Cuts()
+    requests: Requests = Requests()
     now_ms: int = 0
-    failing: Mapping[str, str] = field(default_factory=dict)
-    versions: Mapping[str, int] = field(default_factory=dict)
     version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The end of the open checkpoint.
+
+    :ivar how: `COMPLETED` or `ABORTED`.
+    :ivar is_late: whether it was aborted because of a late contribution.
+    """
+
+    sequence: int
+    how: str = ABORTED
+    is_late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,63 +197,48 @@ class RegionPlan:
 
     :ivar region: its new value.
     :ivar begun: a checkpoint that begins, with the region's `open` as its sequence.
-    :ivar completed: the completed checkpoint, 0 without one.  :ivar aborted: likewise, with `reason`.
+    :ivar end: the open checkpoint's, with `reason`.
     :ivar abandoned: cuts after the target of a reset.
     :ivar is_answered: whether the request is removed.
-    :ivar is_late: whether it was aborted because of a late contribution.
     :ivar again_s: delay of the next turn.
     """
 
     region: Region
     begun: Checkpoint | None = None
-    completed: int = 0
-    aborted: int = 0
+    end: Ending | None = None
     reason: str = ""
     abandoned: tuple[int, ...] = ()
     is_answered: bool = False
-    is_late: bool = False
     again_s: float | None = None
+
+    @property
+    def completed(self) -> int:
+        """The completed checkpoint, 0 without one."""
+        return self.end.sequence if self.end is not None and self.end.how == COMPLETED else 0
 
 
 def region_plan(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
     """Decide one turn of a region."""
-    decided = _decided(snapshot, rules)
+    decided = (
+        _requested(snapshot, rules)
+        or _open(snapshot, rules)
+        or _restored(snapshot)
+        or _hindered(snapshot, rules)
+        or _next(snapshot, rules)
+    )
     return replace(decided, region=replace(decided.region, interval_ms=round(rules.interval_s * 1000)))
 
 
-def _decided(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
-    if snapshot.request is not None and (found := _requested(snapshot, snapshot.request, rules)):
-        return found
-    if snapshot.region.open:
-        return _open(snapshot, rules)
-    if snapshot.region.state == RESETTING and _is_ready(snapshot):
-        running = replace(snapshot.region, state=RUNNING, reason=None, since_ms=snapshot.now_ms)
-        return RegionPlan(running, again_s=0.0)
-    return _hindered(snapshot, rules) or _next(snapshot, rules)
-
-
-def participants(groups: Mapping[str, GroupState]) -> dict[str, dict[str, str]]:
-    """Group -> consumer -> incarnation, of every member of a target that is not away from its seat."""
-    found = {
-        group: {name: one.incarnation for name, one in state.target.items() if name not in _away(state)}
-        for group, state in groups.items()
-    }
-    return {group: some for group, some in sorted(found.items()) if some}
+def _restored(snapshot: RegionSnapshot) -> RegionPlan | None:
+    """A reset ends when every member has restored its state."""
+    region = snapshot.region
+    if region.state != RESETTING or not snapshot.groups.are_ready(region):
+        return None
+    return RegionPlan(replace(region, state=RUNNING, reason=None, since_ms=snapshot.now_ms), again_s=0.0)
 
 
 def _away(state: GroupState) -> tuple[str, ...]:
     return state.region.away if state.region is not None else ()
-
-
-def _is_ready(snapshot: RegionSnapshot) -> bool:
-    """Whether there are members, and all of every group have restored their state."""
-    if not participants(snapshot.groups):
-        return False
-    reset = snapshot.region.reset
-    there = [state for state in snapshot.groups.values() if state.target]
-    if snapshot.region.kind != CONSUMERS:
-        return all(state.state == STABLE for state in there)
-    return all(state.region is not None and state.region.ready == reset for state in there)
 
 
 # ---- checkpoints
@@ -165,34 +249,33 @@ def _hindered(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan | None
     region = snapshot.region
     if region.state == FAILED:
         return None
-    failing = {group: why for group, why in snapshot.failing.items() if group in participants(snapshot.groups)}
+    participants = snapshot.groups.participants
+    failing = {group: why for group, why in snapshot.groups.failing.items() if group in participants}
     if not failing:
-        was_hindered = region.reason is not None and region.reason.startswith(HINDERED)
-        return RegionPlan(replace(region, reason=None), again_s=0.0) if was_hindered else None
-    group, why = min(failing.items())
-    hindered = replace(region, reason=f"{HINDERED} {group} fail: {why}"[:1000])
-    is_asked = snapshot.request is not None
-    return RegionPlan(hindered, reason=hindered.reason or "", is_answered=is_asked, again_s=rules.interval_s)
+        return RegionPlan(replace(region, reason=None), again_s=0.0) if Hindrance.was(region) else None
+    reason = Hindrance(*min(failing.items())).reason
+    is_asked = snapshot.requests.request is not None
+    return RegionPlan(replace(region, reason=reason), reason=reason, is_answered=is_asked, again_s=rules.interval_s)
 
 
 def _next(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
     """A checkpoint, if one is requested or due, and may begin."""
-    region = snapshot.region
-    asked = snapshot.request
-    left_s = rules.interval_s * 2 ** min(snapshot.late, MOST_DOUBLINGS) - snapshot.cut_s
-    trigger = snapshot.wanted or (PERIODIC if left_s <= 0 else "")
+    region, groups = snapshot.region, snapshot.groups
+    asked, wanted = snapshot.requests.request, snapshot.requests.wanted
+    left_s = rules.between.after(1 + snapshot.cuts.late) - snapshot.cuts.age_s
+    trigger = wanted or (PERIODIC if left_s <= 0 else "")
     if asked is not None:
         trigger = f"requested by {asked.by}" if asked.by else "requested"
     if not trigger:
         return RegionPlan(region, again_s=left_s if region.state == RUNNING else None)
-    members = participants(snapshot.groups)
-    if snapshot.wanted and not members and region.state == RUNNING:  # a generation waits, but there is no contributor
+    members = groups.participants
+    if wanted and not members and region.state == RUNNING:  # a generation waits, but there is no contributor
         return RegionPlan(replace(region, state=RESETTING, since_ms=snapshot.now_ms), again_s=0.0)
-    if region.state != RUNNING or snapshot.paused or not _is_ready(snapshot):
+    if region.state != RUNNING or groups.paused or not groups.are_ready(region):
         return RegionPlan(region, again_s=1.0 if region.state == RUNNING and members else None)
-    away = {group: _away(state) for group, state in snapshot.groups.items() if _away(state)}
+    away = {group: _away(state) for group, state in groups.states.items() if _away(state)}
     begun = Checkpoint(trigger, region.reset, region.sequence, members, snapshot.now_ms, away)
-    if reason := _no_number(region) or _too_large(begun, snapshot.groups):
+    if reason := _no_number(region) or _too_large(begun, groups.states):
         refused = replace(region, reason=reason)
         return RegionPlan(refused, reason=reason, is_answered=asked is not None, again_s=rules.interval_s)
     after = replace(region, open=region.next_sequence, next_sequence=region.next_sequence + 1, reason=None)
@@ -219,49 +302,55 @@ def _too_large(checkpoint: Checkpoint, groups: Mapping[str, GroupState]) -> str:
     )
 
 
-def _open(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
+def _open(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan | None:
     """The open checkpoint: completed, aborted, or waited for."""
-    region, checkpoint = snapshot.region, snapshot.checkpoint
+    region, groups, checkpoint = snapshot.region, snapshot.groups.states, snapshot.open.checkpoint
+    if not region.open:
+        return None
     if checkpoint is None:
         return aborted(region, "it cannot be read")
-    if snapshot.strays:
-        return aborted(region, f"{min(snapshot.strays)} was put below it by hand")
+    if snapshot.open.strays:
+        return aborted(region, f"{min(snapshot.open.strays)} was put below it by hand")
     missing = [
         (group, consumer)
         for group, members in checkpoint.participants.items()
         for consumer in members
-        if (group, consumer) not in snapshot.contributions
+        if (group, consumer) not in snapshot.open.contributions
     ]
-    if left := [each for each in missing if each[0] in snapshot.groups and each[1] in _away(snapshot.groups[each[0]])]:
+    if left := [each for each in missing if each[0] in groups and each[1] in _away(groups[each[0]])]:
         return aborted(region, f"{left[0][1]} of group {left[0][0]} has left")
+    if missing and (left_s := rules.drain_s - snapshot.open.age_s) > 0:
+        return RegionPlan(region, again_s=left_s)
     if missing:
-        left_s = rules.drain_s - snapshot.open_s
-        if left_s > 0:
-            return RegionPlan(region, again_s=left_s)
-        group, consumer = min(missing)
-        more = f" and {len(missing) - 1} more have" if len(missing) > 1 else " has"
-        within = f"within {rules.drain_s * 1000:.0f} ms (drain_timeout_ms)"
-        return replace(aborted(region, f"{consumer} of group {group}{more} not drained {within}"), is_late=True)
+        return _late(region, missing, rules)
     if reason := _invalid(snapshot, checkpoint):
         return aborted(region, reason)
     after = replace(region, open=0, sequence=region.open, consecutive_resets=0)
-    return RegionPlan(after, completed=region.open, again_s=0.0)
+    return RegionPlan(after, end=Ending(region.open, COMPLETED), again_s=0.0)
 
 
-def aborted(region: Region, reason: str) -> RegionPlan:
+def aborted(region: Region, reason: str, is_late: bool = False) -> RegionPlan:
     """The open checkpoint is aborted."""
-    return RegionPlan(replace(region, open=0), aborted=region.open, reason=reason[:1000], again_s=0.0)
+    end = Ending(region.open, is_late=is_late)
+    return RegionPlan(replace(region, open=0), end=end, reason=reason[:1000], again_s=0.0)
+
+
+def _late(region: Region, missing: Sequence[tuple[str, str]], rules: RegionRules) -> RegionPlan:
+    group, consumer = min(missing)
+    more = f" and {len(missing) - 1} more have" if len(missing) > 1 else " has"
+    within = f"within {rules.drain_s * 1000:.0f} ms (drain_timeout_ms)"
+    return aborted(region, f"{consumer} of group {group}{more} not drained {within}", is_late=True)
 
 
 def _invalid(snapshot: RegionSnapshot, checkpoint: Checkpoint) -> str:
     """Why the contributions are no consistent cut; empty when they are one."""
-    for group, members in participants(snapshot.groups).items():
+    for group, members in snapshot.groups.participants.items():
         if strangers := sorted(members.keys() - checkpoint.participants.get(group, {}).keys()):
             return f"{strangers[0]} of group {group} has joined"
     for group, incarnations in checkpoint.participants.items():
-        state = snapshot.groups.get(group)
+        state = snapshot.groups.states.get(group)
         for consumer, incarnation in incarnations.items():
-            given = snapshot.contributions[group, consumer]
+            given = snapshot.open.contributions[group, consumer]
             target = state.target.get(consumer) if state is not None else None
             expected: PartitionSet = target.partitions if target is not None else frozenset()
             if given is None:
@@ -276,9 +365,11 @@ def _invalid(snapshot: RegionSnapshot, checkpoint: Checkpoint) -> str:
 # ---- requests
 
 
-def _requested(snapshot: RegionSnapshot, request: RegionRequest, rules: RegionRules) -> RegionPlan | None:
+def _requested(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan | None:
     """A requested reset or failure; None for a checkpoint, which waits until one can begin."""
-    region = snapshot.region
+    region, request = snapshot.region, snapshot.requests.request
+    if request is None:
+        return None
     if request.reset not in (0, region.reset):
         return _refused(region, "a request of an earlier reset is ignored")
     if request.what == CHECKPOINT and region.state == FAILED:
@@ -287,10 +378,13 @@ def _requested(snapshot: RegionSnapshot, request: RegionRequest, rules: RegionRu
         return _refused(region, "a region of slots is never reset")
     if request.what == FAIL:
         return _failed(snapshot, f"{request.by}: {request.reason}" if request.by else request.reason)
-    if request.what != RESET:
-        return None
+    return _reset(snapshot, request, rules) if request.what == RESET else None
+
+
+def _reset(snapshot: RegionSnapshot, request: RegionRequest, rules: RegionRules) -> RegionPlan:
+    region, completed = snapshot.region, snapshot.cuts.completed
     to = region.sequence if request.sequence is None else request.sequence
-    if to != INITIAL and to not in snapshot.completed:
+    if to != INITIAL and to not in completed:
         return _refused(region, f"there is no complete checkpoint {to}")
     resets = region.consecutive_resets + 1 if request.by_application else 0
     if resets > rules.most_resets:
@@ -303,9 +397,9 @@ def _requested(snapshot: RegionSnapshot, request: RegionRequest, rules: RegionRu
         return _refused(region, f"no reset: {region.reset} is the last number that one may have: {SET_LOWER}")
     state = FAILED if request.by_application and region.state == FAILED else RESETTING
     begun = replace(after_reset(replace(region, state=state), to, snapshot.now_ms), consecutive_resets=resets)
-    abandoned = tuple(sequence for sequence in snapshot.completed if sequence > to)
+    abandoned = tuple(sequence for sequence in completed if sequence > to)
     reason = f"reset to {to}" + (f" by {request.by}" if request.by else "")
-    return RegionPlan(begun, aborted=region.open, reason=reason, abandoned=abandoned, is_answered=True, again_s=0.0)
+    return RegionPlan(begun, end=_aborting(region), reason=reason, abandoned=abandoned, is_answered=True, again_s=0.0)
 
 
 def _refused(region: Region, reason: str) -> RegionPlan:
@@ -314,5 +408,10 @@ def _refused(region: Region, reason: str) -> RegionPlan:
 
 def _failed(snapshot: RegionSnapshot, reason: str) -> RegionPlan:
     """The region fails by a request, and its open checkpoint is aborted."""
-    failed = replace(snapshot.region, state=FAILED, open=0, reason=reason[:1000], since_ms=snapshot.now_ms)
-    return RegionPlan(failed, aborted=snapshot.region.open, reason=reason, is_answered=True, again_s=0.0)
+    region = snapshot.region
+    failed = replace(region, state=FAILED, open=0, reason=reason[:1000], since_ms=snapshot.now_ms)
+    return RegionPlan(failed, end=_aborting(region), reason=reason, is_answered=True, again_s=0.0)
+
+
+def _aborting(region: Region) -> Ending | None:
+    return Ending(region.open) if region.open else None

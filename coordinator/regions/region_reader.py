@@ -36,7 +36,7 @@ from ..zk.znodes.regions import (
     Region,
     RegionRequest,
 )
-from .plan import RegionSnapshot
+from .plan import Cuts, OpenCheckpoint, RegionGroups, RegionSnapshot, Requests
 
 T = TypeVar("T")
 
@@ -87,25 +87,18 @@ class RegionReader:
         asked = self._store.get(self._paths.request)
         request = self._parsed(self._paths.request, asked, RegionRequest.parse) if asked is not None else None
         self._records.forget_unseen()
+        strays = frozenset(ENDS).intersection(open_names)
         cut_s, open_s = self.timing.cut_s, self.timing.open_s(region.open)
         self.read_cut(region)
+        paused = frozenset(group for group in region.groups if self._is_paused(group))
+        failing = {group: why for group in region.groups if (why := self._failure(group))}
         return RegionSnapshot(
             region,
-            groups,
-            frozenset(group for group in region.groups if self._is_paused(group)),
-            checkpoint,
-            contributions,
-            strays=frozenset(ENDS).intersection(open_names),
-            late=self.timing.late,
-            cut_s=cut_s,
-            open_s=open_s,
-            completed=self.ended(COMPLETED),
-            request=request,
-            request_version=asked.stat.version if asked is not None else None,
-            wanted=wanted,
+            RegionGroups(groups, versions, paused, failing),
+            OpenCheckpoint(checkpoint, contributions, strays, open_s),
+            Cuts(self.ended(COMPLETED), self.timing.late, cut_s),
+            Requests(request, asked.stat.version if asked is not None else None, wanted),
             now_ms=self._term.runtime.wall_ms(),
-            failing={group: why for group in region.groups if (why := self._failure(group))},
-            versions=versions,
             version=node.stat.version,
         )
 
@@ -186,7 +179,7 @@ class RegionReader:
 
     def completed(self, snapshot: RegionSnapshot, sequence: int, copies: Sequence[tuple[str, Contribution]]) -> None:
         """The open checkpoint is complete, with these copies."""
-        self._cut_of = sequence, {} if copies else _cuts(snapshot)
+        self._cut_of = sequence, {} if copies else _cuts(snapshot.open)
 
     def copies(self, snapshot: RegionSnapshot) -> Iterator[tuple[str, Contribution]]:
         """The parts of the cut before for which there is no contributor.
@@ -197,8 +190,8 @@ class RegionReader:
         """
         if snapshot.region.kind != CONSUMERS:
             return
-        before = snapshot.region.sequence
-        present = _cuts(snapshot)
+        before, checkpoint = snapshot.region.sequence, snapshot.open.checkpoint
+        present = _cuts(snapshot.open)
         for group in snapshot.region.groups:
             if not snapshot.region.cut_of(group):
                 continue
@@ -208,7 +201,7 @@ class RegionReader:
             for part, name in cut.sources.items():
                 if part not in run:
                     left.setdefault(name, set()).add(part)
-            away = snapshot.checkpoint.away.get(group, ()) if snapshot.checkpoint is not None else ()
+            away = checkpoint.away.get(group, ()) if checkpoint is not None else ()
             names = [name for name in cut.names if group not in present or name in left or name in away]
             for name, path, node in nodes_at(self._store, names, partial(self._paths.contribution, before, group)):
                 if node is None:
@@ -273,7 +266,8 @@ class Timing:
         sequence, since = self._begun
         if sequence == snapshot.region.open:
             return round((self._runtime.monotonic() - since) * 1000)
-        return max(0, snapshot.now_ms - snapshot.checkpoint.since_ms) if snapshot.checkpoint is not None else 0
+        checkpoint = snapshot.open.checkpoint
+        return max(0, snapshot.now_ms - checkpoint.since_ms) if checkpoint is not None else 0
 
     def begun(self, sequence: int) -> None:
         """A checkpoint has begun."""
@@ -289,12 +283,12 @@ class Timing:
         self.cut = sequence, self._runtime.monotonic() - age_ms / 1000
 
 
-def _cuts(snapshot: RegionSnapshot) -> dict[str, GroupCut]:
+def _cuts(opened: OpenCheckpoint) -> dict[str, GroupCut]:
     """Each group's part of the open checkpoint: the contributions of its participants."""
-    groups = snapshot.checkpoint.participants if snapshot.checkpoint is not None else {}
+    groups = opened.checkpoint.participants if opened.checkpoint is not None else {}
     found: dict[str, GroupCut] = {}
     for group, members in groups.items():
-        given = {name: snapshot.contributions.get((group, name)) for name in sorted(members)}
+        given = {name: opened.contributions.get((group, name)) for name in sorted(members)}
         sources = {part: name for name, each in given.items() if each is not None for part in each.offsets}
         found[group] = GroupCut(sources, tuple(given))
     return found

@@ -13,6 +13,7 @@ from ..term.metrics import OF_AN_APPLICATION, OF_AN_OPERATOR
 from ..term.reading import Findings
 from ..term.request_queue import Pace, Request, RequestQueue
 from ..term.term import Term
+from ..zk.backoff import Backoff
 from ..zk.errors import AccessDenied, BadData, RebalanceFailed, Refused
 from ..zk.store import MAX_COMMIT_BYTES, Check, Create, Delete, Operation, SetData, Store, Watch, existing_nodes
 from ..zk.update import ROOM, batches, clear_below
@@ -30,7 +31,7 @@ from ..zk.znodes.regions import (
     Region,
     ended_checkpoint,
 )
-from .plan import RegionPlan, RegionRules, RegionSnapshot, aborted, region_plan
+from .plan import Ending, RegionPlan, RegionRules, RegionSnapshot, aborted, region_plan
 from .region_reader import RegionReader
 
 log = logging.getLogger(__name__)
@@ -46,9 +47,8 @@ ENDED_KEPT = 20
 """Number of aborted or abandoned checkpoints that are kept, for operators."""
 
 REFUSALS_A_TURN = 10
-REFUSED_PAUSE_S = 1.0
-"""After the first turn that was refused so often; it doubles with each further one in a row."""
-LONGEST_REFUSED_PAUSE_S = 30.0
+REFUSED_BACKOFF = Backoff(1.0, 30.0)
+"""After turns in a row that were each refused so often."""
 REMOVING_PAUSE_S = 0.05
 ABANDONED_AT_ONCE = 300
 REQUESTS_AT_ONCE = 10
@@ -183,7 +183,7 @@ class RegionTurns:
                 except BadData as error:  # the parts without a contributor would be lost
                     region = replace(snapshot.region, interval_ms=decided.region.interval_ms)
                     decided = aborted(region, f"the checkpoint before it cannot be read: {error}")
-            if decided.begun is not None or decided.completed or decided.aborted:
+            if decided.begun is not None or decided.end is not None:
                 self._is_retired = False  # also when the reply is lost, and the next turn finds it done
             if self._commit(snapshot, decided, copies):
                 self._refused_turns = 0
@@ -194,7 +194,7 @@ class RegionTurns:
                     self._reader.completed(snapshot, decided.completed, copies)
                 return self._retire(decided), self._news(decided.region, held)
         self._refused_turns += 1
-        return min(LONGEST_REFUSED_PAUSE_S, REFUSED_PAUSE_S * 2 ** min(self._refused_turns - 1, 10)), ()
+        return REFUSED_BACKOFF.after(self._refused_turns), ()
 
     def _answered(self) -> None:
         if self._requests.taken(self._term.runtime.monotonic()):
@@ -217,13 +217,14 @@ class RegionTurns:
         if read is None:
             return None
         self._measure(read.region)
-        if read.request_version is None:
+        requests = read.requests
+        if requests.version is None:
             return read
         if self._term.runtime.monotonic() < self._requests.until:
-            return replace(read, request=None)
-        if read.request is None:
+            return replace(read, requests=replace(requests, request=None))
+        if requests.request is None:
             self._answered()
-            removed = [Delete(self._paths.request, read.request_version)]
+            removed = [Delete(self._paths.request, requests.version)]
             if not self._write(removed):
                 self._write(removed)  # its children are gone now
         return read
@@ -241,15 +242,13 @@ class RegionTurns:
             path = self._paths.checkpoint(decided.region.open)
             written.append(Create(path, decided.begun.to_bytes()))
         if decided.begun is not None or decided.region.state == RUNNING != snapshot.region.state:
-            written += [Check(GroupPaths(group).state, at) for group, at in snapshot.versions.items()]
+            written += [Check(GroupPaths(group).state, at) for group, at in snapshot.groups.versions.items()]
         end = CheckpointEnd(snapshot.now_ms, self._reader.timing.took_ms(snapshot), decided.reason)
-        if decided.completed:
-            if not self._copy(decided.completed, copies):
+        if decided.end is not None:
+            if not self._copy(decided.end.sequence, copies):
                 return False
             files = tuple(sorted({given.file.checkpoint for _, given in copies if given.file is not None}))
-            written += self._ended(snapshot, decided.completed, COMPLETED, replace(end, files=files))
-        if decided.aborted:
-            written += self._ended(snapshot, decided.aborted, ABORTED, end)
+            written += self._ended(snapshot, decided.end, replace(end, files=files))
         marks = [[Create(self._paths.end(sequence, ABANDONED), end.to_bytes())] for sequence in decided.abandoned]
         for sequence in decided.abandoned:
             self._reader.read_again(sequence)
@@ -258,15 +257,16 @@ class RegionTurns:
         if not all(self._write([unmoved, *batch]) for batch in before):
             return False
         written += last
-        if decided.is_answered and snapshot.request_version is not None:
-            written.append(Delete(self._paths.request, snapshot.request_version))
+        if decided.is_answered and snapshot.requests.version is not None:
+            written.append(Delete(self._paths.request, snapshot.requests.version))
         return self._write(written)
 
-    def _ended(self, snapshot: RegionSnapshot, sequence: int, how: str, end: CheckpointEnd) -> list[Operation]:
-        if snapshot.checkpoint is None:
+    def _ended(self, snapshot: RegionSnapshot, end: Ending, record: CheckpointEnd) -> list[Operation]:
+        opened = snapshot.open
+        if opened.checkpoint is None:
             return []
-        strays = [Delete(self._paths.end(sequence, stray)) for stray in sorted(snapshot.strays)]
-        return [*strays, *ended_checkpoint(self._paths, sequence, snapshot.checkpoint.to_bytes(), how, end)]
+        strays = [Delete(self._paths.end(end.sequence, stray)) for stray in sorted(opened.strays)]
+        return [*strays, *ended_checkpoint(self._paths, end.sequence, opened.checkpoint.to_bytes(), end.how, record)]
 
     def _copy(self, sequence: int, copies: Sequence[tuple[str, Contribution]]) -> bool:
         there = self._store.children(self._paths.checkpoint(sequence)) if copies else None
@@ -291,14 +291,15 @@ class RegionTurns:
 
     def _note(self, snapshot: RegionSnapshot, decided: RegionPlan) -> None:
         name, before, after = self._paths.region, snapshot.region, decided.region
+        end, request = decided.end, snapshot.requests.request
         took_ms = self._reader.timing.took_ms(snapshot)
-        if decided.completed or decided.aborted:
-            self._reader.timing.ended(decided.is_late)
-            self._term.metrics.checkpoint_ended(name, COMPLETED if decided.completed else ABORTED, took_ms / 1000)
+        if end is not None:
+            self._reader.timing.ended(end.is_late)
+            self._term.metrics.checkpoint_ended(name, end.how, took_ms / 1000)
         if decided.completed:
             self._reader.timing.stands_on(decided.completed)
-        if after.reset != before.reset and snapshot.request is not None:
-            cause = OF_AN_APPLICATION if snapshot.request.by_application else OF_AN_OPERATOR
+        if after.reset != before.reset and request is not None:
+            cause = OF_AN_APPLICATION if request.by_application else OF_AN_OPERATOR
             self._term.metrics.region_reset(name, cause)
         self._reader.read_cut(after)
         self._measure(after)
@@ -311,8 +312,8 @@ class RegionTurns:
             )  # fmt: skip
         if decided.completed:
             log.info("checkpoint completed: region=%s checkpoint=%d ms=%d", name, decided.completed, took_ms)
-        if decided.aborted:
-            log.warning("checkpoint aborted: region=%s checkpoint=%d reason=%s", name, decided.aborted, decided.reason)
+        elif end is not None:
+            log.warning("checkpoint aborted: region=%s checkpoint=%d reason=%s", name, end.sequence, decided.reason)
         if decided.is_answered and decided.reason:
             log.warning("region request: region=%s reason=%s", name, decided.reason)
         elif after.reason and after.reason != before.reason and after.state == before.state:

@@ -163,17 +163,34 @@ class Queries:
 
 
 @dataclass(slots=True)
+class _Sealed:
+    """The segments of a group, as last listed.
+
+    :ivar life: the czxid of `segments`, under which each name identifies one segment.
+    :ivar listed: (czxid, pzxid) of `segments` when all that it lists had been read.
+    :ivar known: the fields that are needed of each; the size of an unreadable one, which `problems` has, is 0.
+    :ivar unread: existing segments that have not been read yet.
+    """
+
+    life: int = 0
+    listed: tuple[int, int] = (0, 0)
+    known: dict[str, backpressure.Finished] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+    unread: int = 0
+
+    @property
+    def backlog(self) -> backpressure.Backlog:
+        size = sum(known.size for known in self.known.values())
+        return backpressure.Backlog(len(self.known) + self.unread, size, self.unread)
+
+
+@dataclass(slots=True)
 class _Group:
     """The cached state of a group that seals.
 
     :ivar root: the data of `segments` with its stat, as last read or written by this round.
     :ivar has_read: whether `record.collected` is known: it was read once, or written with a collection.
-    :ivar life: the czxid of `segments`, under which each name identifies one segment.
-    :ivar listed: (czxid, pzxid) of `segments` when all listed segments had been read.
-    :ivar segments: the needed fields of each; the size of an unreadable one, which `problems` has, is 0.
-    :ivar unread: existing segments not read yet.
-    :ivar intervals: the seal interval of each registered member.
-    :ivar registered: the pzxid of `ids` at `intervals`.
+    :ivar fetchers: the pzxid of `ids`, and the seal interval of each member that was registered then.
     :ivar cuts: the checkpoints of its consistent region.
     :ivar queries: its queries, as last read.
     """
@@ -182,20 +199,14 @@ class _Group:
     root: Node
     record: SegmentsRecord = field(default_factory=SegmentsRecord)
     has_read: bool = False
-    life: int = 0
-    listed: tuple[int, int] = (0, 0)
-    segments: dict[str, backpressure.Finished] = field(default_factory=dict)
-    problems: dict[str, str] = field(default_factory=dict)
-    unread: int = 0
-    registered: int = 0
+    sealed: _Sealed = field(default_factory=_Sealed)
+    fetchers: tuple[int, tuple[int, ...]] = (0, ())
     cuts: GroupCuts | None = None
-    intervals: tuple[int, ...] = ()
     queries: SeenQueries = field(default_factory=SeenQueries)
 
     @property
-    def backlog(self) -> backpressure.Backlog:
-        size = sum(known.size for known in self.segments.values())
-        return backpressure.Backlog(len(self.segments) + self.unread, size, self.unread)
+    def intervals(self) -> tuple[int, ...]:
+        return self.fetchers[1]
 
 
 class SegmentCollector:
@@ -234,14 +245,14 @@ class SegmentCollector:
         for group, listing in zip(known, listings, strict=True):
             try:
                 self._list_segments(group)
-                for name, problem in group.problems.items():
-                    if name in group.segments:
+                for name, problem in group.sealed.problems.items():
+                    if name in group.sealed.known:
                         self._problems.report(group.paths.segment(name), problem)
                 readers, version = self._queries.readers(group.paths, listing, group.queries) if listing else ({}, 0)
             except AccessDenied as error:
                 self._problems.report(error.path, str(error))
                 continue
-            if is_sweep or backpressure.is_pressing(group.record, group.backlog, self._bounds, self._retention):
+            if is_sweep or backpressure.is_pressing(group.record, group.sealed.backlog, self._bounds, self._retention):
                 self._collect(group, readers, version)
             self._direct(group, readers, shortest_ms[group.paths.group])
         self._queries.forget_unseen()
@@ -275,9 +286,9 @@ class SegmentCollector:
         """The seal interval of each fetcher; read again after members joined or left."""
         for group, _, node in nodes_at(self._store, groups, lambda group: group.paths.ids):
             registered = node.stat.pzxid if node else 0
-            if registered != group.registered:
+            if registered != group.fetchers[0]:
                 with suppress(AccessDenied):  # the listeners report it
-                    group.registered, group.intervals = registered, self._intervals(group.paths)
+                    group.fetchers = registered, self._intervals(group.paths)
 
     def _intervals(self, paths: GroupPaths) -> tuple[int, ...]:
         members = existing_nodes(self._store, names_below(self._store, paths.ids), paths.id)
@@ -287,17 +298,18 @@ class SegmentCollector:
 
     def _list_segments(self, group: _Group) -> None:
         """List the changes, and read new segments."""
-        if group.listed == (group.root.stat.czxid, group.root.stat.pzxid):
+        sealed = group.sealed
+        if sealed.listed == (group.root.stat.czxid, group.root.stat.pzxid):
             return
         listing = self._store.children(group.paths.segments)
         if listing is None:
             return
         names = {name for name in listing.names if name.startswith(SEGMENT_PREFIX) and is_name(name)}
-        if listing.stat.czxid != group.life:
-            group.life, group.segments, group.problems = listing.stat.czxid, {}, {}
-        group.segments = {name: known for name, known in group.segments.items() if name in names}
-        group.problems = {name: problem for name, problem in group.problems.items() if name in names}
-        new = sorted(names - set(group.segments), key=lambda name: (sequence(name) or 0, name))
+        if listing.stat.czxid != sealed.life:
+            sealed.life, sealed.known, sealed.problems = listing.stat.czxid, {}, {}
+        sealed.known = {name: known for name, known in sealed.known.items() if name in names}
+        sealed.problems = {name: problem for name, problem in sealed.problems.items() if name in names}
+        new = sorted(names - set(sealed.known), key=lambda name: (sequence(name) or 0, name))
         batch = new[:READ_A_ROUND]
         nodes = self._store.get_many([group.paths.segment(name) for name in batch])
         closed = 0
@@ -310,11 +322,11 @@ class SegmentCollector:
                 try:
                     size = Segment.parse(path, node.data).size
                 except BadData as error:
-                    size, group.problems[name] = 0, str(error)
-                group.segments[name] = backpressure.Finished(node.stat.czxid, node.stat.ctime_ms, size)
-        group.unread = len(new) - len(batch) + closed
-        if not group.unread:
-            group.listed = (listing.stat.czxid, listing.stat.pzxid)
+                    size, sealed.problems[name] = 0, str(error)
+                sealed.known[name] = backpressure.Finished(node.stat.czxid, node.stat.ctime_ms, size)
+        sealed.unread = len(new) - len(batch) + closed
+        if not sealed.unread:
+            sealed.listed = (listing.stat.czxid, listing.stat.pzxid)
 
     # ---- collecting
 
@@ -328,21 +340,21 @@ class SegmentCollector:
         cuts = self._cuts(group) if finished is not None else None
         if finished is None or cuts is None:
             return
-        if backpressure.may_hold(group.backlog, self._bounds):  # a large backlog ends the retention
-            done = sorted(one for one in group.segments.values() if one.czxid <= finished)
+        if backpressure.may_hold(group.sealed.backlog, self._bounds):  # a large backlog ends the retention
+            done = sorted(one for one in group.sealed.known.values() if one.czxid <= finished)
             finished = backpressure.collectable(done, self._term.clock.now_ms(), self._retention)
         lost: Cut | None = None
         for cut in (*cuts, None):
             until = min(finished, cut.czxid) if cut is not None else finished
-            before = len(group.segments)
+            before = len(group.sealed.known)
             is_whole = self._collect_up_to(group, until, version)
-            count = before - len(group.segments)
+            count = before - len(group.sealed.known)
             if count and lost is not None:
                 log.warning(
                     "checkpoint segments removed: group=%s checkpoint=%d segments=%d reason=backlog",
                     group.paths.group, lost.sequence, count,
                 )  # fmt: skip
-            if not is_whole or until == finished or backpressure.may_hold(group.backlog, self._bounds):
+            if not is_whole or until == finished or backpressure.may_hold(group.sealed.backlog, self._bounds):
                 return
             lost = cut
 
@@ -357,7 +369,7 @@ class SegmentCollector:
 
     def _collect_up_to(self, group: _Group, czxid: int, version: int) -> bool:
         """Whether all of these segments were removed."""
-        done = sorted((known.czxid, name) for name, known in group.segments.items() if known.czxid <= czxid)
+        done = sorted((known.czxid, name) for name, known in group.sealed.known.items() if known.czxid <= czxid)
         chosen = done[: MULTIS_A_ROUND * SEGMENTS_A_MULTI]
         for batch in in_chunks(chosen, SEGMENTS_A_MULTI):
             if not self._collect_some(group, [name for _, name in batch], version):
@@ -377,7 +389,7 @@ class SegmentCollector:
         log.info("segments removed: group=%s segments=%d up_to=%d", paths.group, len(found), collected)
         self._term.metrics.collected(paths.group, segments=len(found))
         for name in names:
-            del group.segments[name]
+            del group.sealed.known[name]
         self._remove_files(paths, found)
         return True
 
@@ -387,10 +399,11 @@ class SegmentCollector:
             return
         before = group.record
         interval_ms = backpressure.published_interval_ms(group.intervals, shortest_ms)
-        after = backpressure.directions(before, group.backlog, self._bounds, readers, interval_ms)
+        backlog = group.sealed.backlog
+        after = backpressure.directions(before, backlog, self._bounds, readers, interval_ms)
         if after == before or not self._write(group, after):
             return
-        name, backlog = group.paths.group, group.backlog
+        name = group.paths.group
         if after.paused and after.paused != before.paused:
             log.warning("fetchers paused: group=%s reason=%s", name, after.paused)
         elif before.paused and not after.paused:

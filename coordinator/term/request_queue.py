@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
+from ..zk.backoff import Backoff
 from ..zk.runtime import Runtime
 
 FREE_S = 0.1
@@ -260,4 +261,4 @@ class Pace:
 
 def growing(nth: int, longest_s: float) -> float:
     """The n-th pause in a row, from 1 on: each is twice as long."""
-    return min(longest_s, FIRST_PAUSE_S * 2.0 ** min(nth - 1, 10))
+    return Backoff(FIRST_PAUSE_S, longest_s).after(nth)

@@ -30,7 +30,7 @@ from coordinator.zk.errors import (
 )
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.security.policy import READ
-from coordinator.zk.session.kazoo_client import LONGEST_BACKOFF_S, OutageLog
+from coordinator.zk.session.kazoo_client import BACKOFF, OutageLog
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import AclStore, Create, Store
 from coordinator.zk.update import ensure
@@ -235,7 +235,7 @@ def test_servers_that_refuse_are_asked_again_at_a_bounded_rate(error: Coordinato
 
     assert 12 <= servers.asked <= 20
     servers.error = None
-    servers.runtime.sleep(LONGEST_BACKOFF_S)
+    servers.runtime.sleep(BACKOFF.longest_s)
     assert servers.outages.open() is not None
 
 

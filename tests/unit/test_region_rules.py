@@ -11,7 +11,17 @@ import pytest
 from coordinator.planning.plan import plan
 from coordinator.planning.regional import MAX_GROUPS, RegionStep, after_reset
 from coordinator.planning.snapshot import Member, RegionView
-from coordinator.regions.plan import RegionPlan, RegionRules, RegionSnapshot, region_plan
+from coordinator.regions.plan import (
+    Cuts,
+    Ending,
+    OpenCheckpoint,
+    RegionGroups,
+    RegionPlan,
+    RegionRules,
+    RegionSnapshot,
+    Requests,
+    region_plan,
+)
 from coordinator.regions.region_reader import GroupRegionReader
 from coordinator.regions.turns import ENDED_KEPT, ZNODES_A_TURN, Regions, RegionTurns, to_retire
 from coordinator.term.reading import GroupMemory, Problems
@@ -71,8 +81,16 @@ def test_wait_of_a_generation_counts_from_the_first_turn_that_deferred_it() -> N
 # ---- a region's turn
 
 
-def a_snapshot(**changes: Any) -> RegionSnapshot:
-    return replace(RegionSnapshot(RUNNING, {"g": STATE}, cut_s=60.0), **changes)
+def a_snapshot(
+    region: Region = RUNNING,
+    groups: Mapping[str, GroupState] | None = None,
+    opened: OpenCheckpoint | None = None,
+    request: RegionRequest | None = None,
+    cut_s: float = 60.0,
+    **of_groups: Any,
+) -> RegionSnapshot:
+    there = RegionGroups(groups or {"g": STATE}, **of_groups)
+    return RegionSnapshot(region, there, opened or OpenCheckpoint(), Cuts(age_s=cut_s), Requests(request))
 
 
 def with_members(count: int) -> dict[str, GroupState]:
@@ -101,12 +119,12 @@ def test_participant_leaving_its_seat_ends_the_checkpoint_and_delays_no_later_on
     groups = with_members(3)
     left = {"g": replace(groups["g"], region=GroupRegion("r", 1, ("c2",)))}
 
-    waits = region_plan(a_snapshot(region=opened, checkpoint=begun, groups=groups), RULES)
-    ended = region_plan(a_snapshot(region=opened, checkpoint=begun, groups=left), RULES)
-    late = region_plan(a_snapshot(region=opened, checkpoint=begun, groups=groups, open_s=RULES.drain_s), RULES)
+    waits = region_plan(a_snapshot(opened, groups, OpenCheckpoint(begun)), RULES)
+    ended = region_plan(a_snapshot(opened, left, OpenCheckpoint(begun)), RULES)
+    late = region_plan(a_snapshot(opened, groups, OpenCheckpoint(begun, age_s=RULES.drain_s)), RULES)
 
-    assert (waits.aborted, late.aborted, late.is_late) == (0, 1, True)
-    assert (ended.aborted, ended.reason, ended.is_late) == (1, "c2 of group g has left", False)
+    assert (waits.end, late.end) == (None, Ending(1, "aborted", is_late=True))
+    assert (ended.end, ended.reason) == (Ending(1, "aborted", is_late=False), "c2 of group g has left")
 
 
 def test_checkpoint_does_not_begin_while_a_group_is_paused_unrestored_or_absent() -> None:
@@ -181,7 +199,7 @@ def test_region_whose_numbers_leave_no_room_is_written_so_that_it_can_be_read(wh
     full = replace(RUNNING, reset=MAX_COUNT, next_sequence=MAX_COUNT)
     state = replace(STATE, region=GroupRegion("r", MAX_COUNT))
 
-    decided = region_plan(RegionSnapshot(full, {"g": state}, request=RegionRequest(what, "ann", "")), RULES)
+    decided = region_plan(a_snapshot(full, {"g": state}, request=RegionRequest(what, "ann", ""), cut_s=0.0), RULES)
 
     assert "is the last number that one may have" in decided.reason
     assert decided.is_answered and decided.begun is None

@@ -12,7 +12,7 @@ import pytest
 
 from consumer.membership.claims import PARTITIONS_A_STEP
 from consumer.membership.offsets import READ_AGAIN_S
-from consumer.membership.registration import Backoff
+from consumer.membership.registration import RegistrationBackoff
 from coordinator.zk.errors import ConnectionLost
 from coordinator.zk.lease import Heard, Lease
 from coordinator.zk.store import Delete
@@ -352,7 +352,7 @@ def test_the_back_off_between_registrations_is_the_documents() -> None:
         if (found := re.search(text, rule))
     )
     runtime = ManualRuntime()
-    backoff = Backoff(runtime)
+    backoff = RegistrationBackoff(runtime)
 
     def wait_s() -> float:
         began = runtime.now

@@ -14,6 +14,7 @@ from typing import Any
 from pyspark import InheritableThread, SparkContext
 from pyspark.resource import ResourceProfile, ResourceProfileBuilder, TaskResourceRequests
 
+from coordinator.zk.backoff import Backoff
 from coordinator.zk.errors import StoreError
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Store
@@ -30,8 +31,7 @@ from .slot import run_slot
 
 log = logging.getLogger(__name__)
 
-FIRST_BACKOFF_S = 0.2
-LONGEST_BACKOFF_S = 30.0
+BACKOFF = Backoff(0.2, 30.0)
 GOOD_WHILE_S = 60.0
 NEW, RUNNING, WAITING, ENDED = "new", "running", "waiting", "ended"
 INHERITED = ("spark.jobGroup.id", "spark.job.interruptOnCancel", "spark.job.tags", "spark.sql.execution.id")
@@ -93,19 +93,18 @@ class SlotSupervisor:
 
     def _run(self) -> None:
         """Repeat the job, with backoff unless it ran for long."""
-        backoff_s = FIRST_BACKOFF_S
+        failures = 0
         while not self._ending.is_set() and not self._is_over():
             started = self._runtime.monotonic()
             self._note(state=RUNNING, attempts=self.status.attempts + 1)
             problem = self._job(self.number)
             if self._ending.is_set():
                 break
-            if self._runtime.monotonic() - started >= GOOD_WHILE_S:
-                backoff_s = FIRST_BACKOFF_S
+            failures = 1 if self._runtime.monotonic() - started >= GOOD_WHILE_S else failures + 1
+            backoff_s = BACKOFF.after(failures)
             self._note(state=WAITING, last_error=problem)
             log.warning("slot restarted: slot=%d in_s=%.1f reason=%s", self.number, backoff_s, problem)
             self._ending.wait(backoff_s)
-            backoff_s = min(LONGEST_BACKOFF_S, 2 * backoff_s)
         self._note(state=ENDED)
 
     def _note(self, **changes: Any) -> None:

@@ -22,6 +22,7 @@ from kazoo.protocol.serialization import Watch as Notification
 from kazoo.protocol.states import Callback, KeeperState
 from kazoo.retry import ForceRetryError
 
+from ..backoff import Backoff
 from ..errors import AuthenticationFailed, NotAuthorized, UsageError, ZooKeeperUnreachable
 from ..runtime import Runtime
 from ..security.access import Credentials, TlsFiles, mismatch, refusal_of, secured
@@ -325,8 +326,7 @@ def wrapped(watch: Watch | None, path: str) -> _Wrapped | None:
     return _Wrapped(watch, path) if watch is not None else None
 
 
-FIRST_BACKOFF_S: Final = 0.2
-LONGEST_BACKOFF_S: Final = 5.0
+BACKOFF: Final = Backoff(0.2, 5.0)
 
 
 class OutageLog:
@@ -345,7 +345,7 @@ class OutageLog:
         self._began: float | None = None
         self._has_expired = False
         self._current: object = None
-        self._backoff_s = FIRST_BACKOFF_S
+        self._refusals = 0
         self._not_before = float("-inf")
         self._refusal: NotAuthorized | None = None
 
@@ -354,7 +354,7 @@ class OutageLog:
 
         :raises ZooKeeperUnreachable: when no server answers. After a first session that is an outage.
         :raises NotAuthorized: when the client is refused; likewise. Then no request is sent during a backoff of
-            up to `LONGEST_BACKOFF_S`: the refusal is raised at once.
+            up to `BACKOFF.longest_s`: the refusal is raised at once.
         :raises UsageError: when a file of credentials or certificates is unusable; after a first session a refusal.
         """
         if self._refusal is not None and self._runtime.monotonic() < self._not_before:
@@ -371,7 +371,7 @@ class OutageLog:
             refusal = error if isinstance(error, NotAuthorized) else AuthenticationFailed(str(error))
             self._note(refusal)
             raise refusal from error.__cause__
-        self._refusal, self._backoff_s = None, FIRST_BACKOFF_S
+        self._refusal, self._refusals = None, 0
         token = self._current = object()
         self._end()
         store.add_listener(lambda state: self._on_state(token, state))
@@ -379,8 +379,8 @@ class OutageLog:
 
     def _note(self, refusal: NotAuthorized) -> None:
         is_first, self._refusal = self._refusal is None, refusal
-        self._not_before = self._runtime.monotonic() + self._backoff_s
-        self._backoff_s = min(2 * self._backoff_s, LONGEST_BACKOFF_S)
+        self._refusals += 1
+        self._not_before = self._runtime.monotonic() + BACKOFF.after(self._refusals)
         self._begin(str(refusal), has_expired=True, is_news=is_first)
 
     def _on_state(self, token: object, state: SessionState) -> None:

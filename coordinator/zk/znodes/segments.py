@@ -22,9 +22,6 @@ MAX_SEGMENT_BYTES = 1_000_000
 QUERY_ABSENCE_S = 600.0
 """How long the coordinator counts a query, as last read, after its ephemeral znode went with its session."""
 
-BACKLOG_IS_FULL = "the backlog is full"
-"""Prefix of the coordinator's own reason for a pause: it lifts no other pause."""
-
 
 class SealedRange(NamedTuple):
     """Offsets from `first` up to, not including, `next` of one partition of the topic with that id."""

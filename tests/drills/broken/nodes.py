@@ -171,7 +171,7 @@ def region_does_not_look_back() -> None:
 
         return following
 
-    is_there = constant(plan, "_is_ready", lambda snapshot: bool(plan.participants(snapshot.groups)))
+    is_there = constant(plan.RegionGroups, "are_ready", lambda groups, region: bool(groups.participants))
     _apply(is_there, replaced(plan, "_next", follows_nothing))
 
 
@@ -180,13 +180,13 @@ def region_that_went_back_stays_resetting() -> None:
     newest = [0]
 
     def waiting(original: Any) -> Any:
-        def is_ready(snapshot: Any) -> bool:
-            newest[0] = max(newest[0], snapshot.region.sequence)
-            return snapshot.region.sequence == newest[0] and bool(original(snapshot))
+        def are_ready(groups: Any, region: Any) -> bool:
+            newest[0] = max(newest[0], region.sequence)
+            return region.sequence == newest[0] and bool(original(groups, region))
 
-        return is_ready
+        return are_ready
 
-    _apply(replaced(coordinator.regions.plan, "_is_ready", waiting))
+    _apply(replaced(coordinator.regions.plan.RegionGroups, "are_ready", waiting))
 
 
 def new_partitions_are_overlooked() -> None:
