@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from ..regions.turns import KEY as REGION_KEY
 from ..regions.turns import Regions
 from ..term.operator_requests import Asked
 from ..term.reading import Findings
+from ..term.request_queue import GroupTurn, RegionTurn
 from ..term.term import Term
 from ..zk.errors import Retryable
 from ..zk.runtime import Runtime
@@ -173,7 +173,7 @@ class Listeners:
         while self._unread:
             self.read_groups()
         for group in self.groups():
-            self._ask(group, "coordinator elected")
+            self._ask(GroupTurn(group), "coordinator elected")
 
     def run(self) -> None:
         """Handle events until `stop`. Returns only with an error that ends the term (`SessionLost`)."""
@@ -239,12 +239,12 @@ class Listeners:
         """Read the list of regions; each gets a turn."""
         if self._regions is not None:
             for region in self._regions.read(self._on_regions, self._on_region_request):
-                self._ask(f"{REGION_KEY}{region}", "read")
+                self._ask(RegionTurn(region), "read")
 
     def region_request_change(self, region: str) -> None:
         """A request for a checkpoint or a reset was made or answered."""
         if self._regions is not None and self._regions.watch_requests([region], self._on_region_request):
-            self._ask(f"{REGION_KEY}{region}", "request")
+            self._ask(RegionTurn(region), "request")
 
     # ---- requests of leaders
 
@@ -252,7 +252,7 @@ class Listeners:
         """Read the groups whose leader requests another ask; the turn reads the reason."""
         watch = self._on_sync_request
         for group, _, _ in existing_nodes(self._store, groups, lambda group: GroupPaths(group).sync_request, watch):
-            self._ask(group, "sync request")
+            self._ask(GroupTurn(group), "sync request")
 
     # ---- requests of operators
 
@@ -261,12 +261,12 @@ class Listeners:
         before, after = self._asked.read_paused(self._on_paused)
         for group in sorted({*self.groups(), *before.groups, *self._asked.held()}):
             if before.of(group) and not after.of(group):
-                self._ask(group, "resumed")
+                self._ask(GroupTurn(group), "resumed")
 
     def request_change(self, groups: Sequence[str]) -> None:
         """Read the groups for which operators request turns."""
         for group, requested in self._asked.read_requests(groups, self._on_request).items():
-            self._ask(group, requested.trigger)
+            self._ask(GroupTurn(group), requested.trigger)
 
     # ---- groups
 
@@ -296,6 +296,6 @@ class Listeners:
         for group, is_all in batch:
             del self._unread[group]
             if is_all:
-                self._ask(group, "sweep")
+                self._ask(GroupTurn(group), "sweep")
         if self._unread:
             self._events.put_long(Event(UNREAD))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ..planning.rebalance_history import changes_between
 from ..term.reading import Findings
-from ..term.request_queue import Pace
+from ..term.request_queue import GroupTurn, Pace
 from ..term.term import Term
 from ..zk.errors import BadData
 from ..zk.store import Node
@@ -202,7 +202,7 @@ class MemberListener:
             group.known = {consumer: known for consumer, known in group.known.items() if consumer in members}
             group.members = after
         if after != before:
-            self._ask(name, changes_between(before or {}, after) or MEMBERS_READ)
+            self._ask(GroupTurn(name), changes_between(before or {}, after) or MEMBERS_READ)
 
     def _forget_changed(self, paths: GroupPaths, group: _Group, consumers: Sequence[str]) -> int:
         """Those whose watch was lost are read again: of many, one request without watches shows the changes.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ..term.reading import Findings
+from ..term.request_queue import GroupTurn, TurnKey
 from ..term.term import Term
 from ..zk.errors import BadData
 from ..zk.runtime import Runtime
@@ -84,8 +85,8 @@ class Interests:
                 del self.consumer_groups_per_topic[topic]
 
 
-AskForTurn = Callable[[str, str], None]
-"""Called with a group and the reason for its turn."""
+AskForTurn = Callable[[TurnKey, str], None]
+"""Called with the key of a turn, and the change that requires it."""
 
 
 class TopicListener:
@@ -156,7 +157,7 @@ class TopicListener:
 
     def _concern(self, topic: str, reason: str) -> None:
         for group in sorted(self._interests.groups_of(topic)):
-            self._ask(group, reason)
+            self._ask(GroupTurn(group), reason)
 
 
 def _what_happened(before: Topic | None, after: Topic | None) -> str:

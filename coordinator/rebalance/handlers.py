@@ -12,10 +12,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..assignors import Assignment, Assignor, Subscriber
-from ..regions.turns import KEY as REGION_KEY
 from ..regions.turns import Regions
 from ..term.operator_requests import Asked, Requested
-from ..term.request_queue import Pace, Request, RequestQueue, growing
+from ..term.request_queue import (
+    ACKNOWLEDGED,
+    AGAIN,
+    Cause,
+    GroupTurn,
+    Pace,
+    RegionTurn,
+    Request,
+    RequestQueue,
+    TurnKey,
+    change,
+    growing,
+)
 from ..term.term import LeaseLapsed, Term
 from ..zk.errors import AccessDenied, CoordinatorError, Fenced, RebalanceFailed, Retryable, SessionLost
 from ..zk.runtime import Runtime, Task
@@ -27,8 +38,6 @@ from .rebalancer import Rebalancer, Turn
 
 log = logging.getLogger(__name__)
 
-ACKNOWLEDGED = "acknowledged"
-AGAIN = "again"
 ACKNOWLEDGEMENTS_MAKE_ONE_WAVE_S = 0.010
 DRAINS_MAKE_ONE_WAVE_S = 0.050
 """A group has no work until its region's checkpoint has ended, which triggers its turn."""
@@ -121,16 +130,16 @@ class Handlers:
         self._assignors = assignors
         self._on_over = on_over
         self._asked = asked
-        self.regions = Regions(term, lambda group: asked.pause_of(group) is not None)
         self._lock = term.runtime.lock()
-        self._groups: dict[str, GroupTurns] = {}
+        self._groups: dict[TurnKey, GroupTurns] = {}
         self._topics: Callable[[], Mapping[str, Topic]] = dict
         self._assigns: Callable[[str, Iterable[str]], None] = lambda group, topics: None
         self._has_no_member: Callable[[str], bool] = lambda group: False
         self.requests = RequestQueue(
-            term.runtime, term.config.rebalance_handlers, lambda group: self._has_no_member(group)
+            term.runtime, term.config.rebalance_handlers, lambda key: self._has_no_member(key.name)
         )
-        self._region_pauses: dict[str, float] = {}
+        self.regions = Regions(term, self.requests, lambda group: asked.pause_of(group) is not None)
+        self._region_pauses: dict[TurnKey, float] = {}
         """Regions whose last turn failed: the time before which no other request of them is taken."""
         self.turns = 0
 
@@ -152,34 +161,34 @@ class Handlers:
         handlers = self._term.config.rebalance_handlers
         return [self._runtime.spawn(self._handle, f"handler-{n}") for n in range(handlers)]
 
-    def ask(self, group: str, reason: str) -> None:
+    def ask(self, key: TurnKey, what: str) -> None:
         """A change requests a turn: at once, or together with others soon after the last one."""
         with self._lock:
-            kept, delay_s = self._groups.get(group), 0.0
+            kept, delay_s = self._groups.get(key), 0.0
             if kept is not None:
                 now = self._runtime.monotonic()
                 delay_s = kept.quiet_until - now
                 kept.changed_at = now if kept.changed_at is None else kept.changed_at
-        self.requests.request(group, reason, max(0.0, delay_s))
+        self.requests.request(key, change(what), max(0.0, delay_s))
 
     def on_acknowledge(self, path: str) -> None:
         """The watch on a channel: `path` is `.../groups/[group]/channel/[consumer]`."""
         group, _, consumer = path[len(GROUPS) + 1 :].replace("/channel/", "/", 1).partition("/")
         with self._lock:
-            kept = self._kept(group)
+            kept = self._kept(GroupTurn(group))
             kept.heard.add(consumer)
             was_last = kept.outstanding == {consumer}
             kept.outstanding.discard(consumer)
-        if self.regions.acknowledged(group, consumer, self.requests):
+        if self.regions.acknowledged(group, consumer):
             delay_s = DRAINS_MAKE_ONE_WAVE_S
         else:  # The last acknowledgement of a wave triggers the turn at once.
             delay_s = 0.0 if was_last else ACKNOWLEDGEMENTS_MAKE_ONE_WAVE_S
-        self.requests.request(group, ACKNOWLEDGED, delay_s)
+        self.requests.request(GroupTurn(group), ACKNOWLEDGED, delay_s)
 
     def forget(self, group: str) -> None:
         """The group is gone: a last turn detects that, clears its problems, and drops its state."""
-        self.requests.forget(group)
-        self.requests.request(group, AGAIN)
+        self.requests.forget(GroupTurn(group))
+        self.requests.request(GroupTurn(group), AGAIN)
 
     def stop(self) -> None:
         """Stop the handlers after their current turns."""
@@ -188,55 +197,55 @@ class Handlers:
     def _handle(self) -> None:
         while (request := self.requests.take()) is not None:
             try:
-                if request.group.startswith(REGION_KEY):
+                if isinstance(request.key, RegionTurn):
                     self._take_region_turn(request)
                 else:
                     self._take_turn(request)
             finally:
-                self._took(request.group, self.requests.done(request.group))
+                self._took(request.key, self.requests.done(request.key))
 
-    def _took(self, group: str, seconds: float) -> None:
-        """A handler was busy with `group` for so long."""
+    def _took(self, key: TurnKey, seconds: float) -> None:
+        """A handler was busy with `key` for so long."""
         with self._lock:
-            is_kept = group in self._groups
+            is_kept = key in self._groups
         if is_kept:
-            self._term.turn_times.took(group, seconds)
-            self._term.metrics.turns_took(group, seconds)
+            self._term.turn_times.took(key.name, seconds)
+            self._term.metrics.turns_took(key.name, seconds)
 
     def _take_region_turn(self, request: Request) -> None:
-        region = request.group
+        region = request.key
         pause_s = self._region_pauses.get(region, 0.0) - self._runtime.monotonic()
         if pause_s > 0:
             self._ask_again(request, pause_s)
             return
         self._region_pauses.pop(region, None)
         try:
-            self.regions.take_turn(request, self.requests)
+            self.regions.take_turn(request)
         except (Fenced, SessionLost) as error:
             self._on_over(str(error))
         except Exception as error:
             expected = isinstance(error, CoordinatorError | LeaseLapsed)
-            log.warning("region turn deferred: region=%s reason=%s", region, str(error), exc_info=not expected)
+            log.warning("region turn deferred: region=%s reason=%s", region.name, str(error), exc_info=not expected)
             is_brief = expected and not isinstance(error, AccessDenied | RebalanceFailed)
             if not is_brief:
                 self._region_pauses[region] = self._runtime.monotonic() + LONGEST_BACKOFF_S
             self._ask_again(request, ASK_AGAIN_S if is_brief else LONGEST_BACKOFF_S)
 
     def _take_turn(self, request: Request) -> None:
-        group = request.group
+        group = request.key.name
         if self._asked.pause_of(group) is not None:
-            self._asked.hold(group, request.reasons)
+            self._asked.hold(group, request.triggers)
             return
-        request = Request(group, self._asked.with_held(group, request.reasons))
+        request = Request(request.key, self._asked.with_held(group, request.triggers))
         requested = self._asked.requested(group)
         with self._lock:
-            kept = self._kept(group)
+            kept = self._kept(request.key)
         until = kept.not_before if requested is None else kept.requested.until  # an operator waits for no other pause
         pause_s = until - self._runtime.monotonic()
         if pause_s > 0:
             self._ask_again(request, pause_s)
             return
-        changes = _changes(request)
+        changes = request.texts(Cause.CHANGE)
         began = self._runtime.monotonic()
         quiet_until = began + self._term.config.rebalance_debounce_ms / 1000
         before = kept.quiet_until  # only the group's turns change it
@@ -289,45 +298,45 @@ class Handlers:
             heard = frozenset(kept.heard)
             kept.outstanding = set(turn.outstanding - heard)
         if turn.region is not None and state is not None:
-            self.regions.after_turn(group, turn.region, state, turn.draining - heard, self.requests)
+            self.regions.after_turn(group, turn.region, state, turn.draining - heard)
 
     def _ask_for_next(self, request: Request, turn: Turn) -> None:
-        group, state = request.group, turn.state
+        state = turn.state
         if turn.again_s is not None and state is not None and state.is_forming:
             self._ask_again(request, turn.again_s)  # the request is the trigger of its generation
         elif turn.again_s is not None:
-            self.requests.request(group, AGAIN, turn.again_s)
+            self.requests.request(request.key, AGAIN, turn.again_s)
         elif state is None:
-            self._keep_nothing(group)
+            self._keep_nothing(request.key)
 
-    def _kept(self, group: str) -> GroupTurns:
+    def _kept(self, key: TurnKey) -> GroupTurns:
         """The kept state of a group. Called with the lock."""
-        return self._groups.setdefault(group, GroupTurns())
+        return self._groups.setdefault(key, GroupTurns())
 
-    def _keep_nothing(self, group: str) -> None:
+    def _keep_nothing(self, key: TurnKey) -> None:
         """The group does not exist (yet). Called in its turn, so that no other thread uses the dropped state."""
         with self._lock:
-            self._groups.pop(group, None)
-        self.regions.forget(group)
-        self._term.metrics.group_gone(group)
+            self._groups.pop(key, None)
+        self.regions.forget(key.name)
+        self._term.metrics.group_gone(key.name)
 
     def _answer(self, group: str, requested: Requested) -> None:
         """A turn that began after it was `requested` has succeeded."""
         try:
             if self._asked.answer(group, requested):
                 # Removed by its version alone: with it went one that was made anew since it was read.
-                self.requests.request(group, AGAIN)
+                self.requests.request(GroupTurn(group), AGAIN)
         except (Fenced, SessionLost) as error:
             self._on_over(str(error))
         except (LeaseLapsed, Retryable) as error:
             log.info("requested turn deferred: group=%s reason=%s", group, str(error))
-            self.requests.request(group, requested.trigger, ASK_AGAIN_S)
+            self.requests.request(GroupTurn(group), change(requested.trigger), ASK_AGAIN_S)
         except Exception as error:  # noqa: BLE001  it is kept, and the next turn retries
             log.error("requested turn failed: group=%s reason=%s", group, str(error))
 
     def _rebalancer(self, group: str) -> Rebalancer:
         with self._lock:
-            kept = self._kept(group)
+            kept = self._kept(GroupTurn(group))
             if kept.rebalancer is None:
                 assignors = self._assignors
                 if self._term.config.history_dir:
@@ -339,8 +348,8 @@ class Handlers:
             return kept.rebalancer
 
     def _ask_again(self, request: Request, delay_s: float) -> None:
-        for reason in request.reasons:
-            self.requests.request(request.group, reason, delay_s)
+        for trigger in request.triggers:
+            self.requests.request(request.key, trigger, delay_s)
 
     def _failed(self, request: Request, kept: GroupTurns, error: Exception) -> None:
         """Seed 000's ConsumerRebalanceFailedException, except that the handler continues and retries."""
@@ -352,16 +361,16 @@ class Handlers:
         expected = isinstance(error, CoordinatorError) and not is_an_assignors
         log.error(
             "turn failed: group=%s failures=%d next_try_s=%.1f reason=%s",
-            request.group, kept.failures, backoff_s, str(error), exc_info=not expected,
+            request.key.name, kept.failures, backoff_s, str(error), exc_info=not expected,
         )  # fmt: skip
-        self._term.metrics.turn_failed(request.group)
+        self._term.metrics.turn_failed(request.key.name)
         if kept.failures == most + 1:
-            trigger = "; ".join(_changes(request))
-            self._term.metrics.rebalance_failed(request.group, trigger, now - kept.failing_since)
+            trigger = "; ".join(request.texts(Cause.CHANGE))
+            self._term.metrics.rebalance_failed(request.key.name, trigger, now - kept.failing_since)
         if kept.failures > most:
             reason = _bounded(str(error)) or type(error).__name__
-            self._write_failure(request.group, reason)
-            self.regions.failed(request.group, reason, self.requests)
+            self._write_failure(request.key.name, reason)
+            self.regions.failed(request.key.name, reason)
         self._ask_again(request, backoff_s)
 
     def _write_failure(self, group: str, reason: str) -> None:
@@ -371,10 +380,6 @@ class Handlers:
             self._on_over(str(error))
         except Exception as error:  # noqa: BLE001  written at the next failure
             log.error("failure write failed, retrying: group=%s reason=%s", group, str(error))
-
-
-def _changes(request: Request) -> list[str]:
-    return [reason for reason in request.reasons if reason not in (ACKNOWLEDGED, AGAIN)]
 
 
 def _bounded(text: str) -> str:

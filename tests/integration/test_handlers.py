@@ -22,6 +22,7 @@ from coordinator.listeners.topics import Interests
 from coordinator.rebalance.group_reader import GroupReader
 from coordinator.rebalance.handlers import Handlers
 from coordinator.term.operator_requests import Asked
+from coordinator.term.request_queue import GroupTurn
 from coordinator.zk.errors import ConnectionLost, EpochOver, StoreError
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo
@@ -68,7 +69,7 @@ def test_changes_while_a_generation_begins_share_a_turn_with_those_soon_after(wo
 
     def joins(name: str) -> None:
         stage.puppet("g", name, {"t": 1})
-        handlers.ask("g", f"joined {name}")
+        handlers.ask(GroupTurn("g"), f"joined {name}")
 
     store = Hooked(hand.store)
     store.before(lambda commit: any(isinstance(each, SetData) for each in commit), lambda: joins("c2"))
@@ -97,9 +98,9 @@ def test_a_request_that_cannot_be_answered_does_not_end_the_handler(world: World
     reads.after(PATHS.request, refused)
 
     with handlers_of(hand, stage, hand.store, asked) as handlers:
-        handlers.ask("g", "requested")
+        handlers.ask(GroupTurn("g"), "requested")
         eventually(lambda: handlers.turns == 1, 5, "a turn")
-        handlers.ask("g", "again")
+        handlers.ask(GroupTurn("g"), "again")
         eventually(lambda: handlers.turns > 1, 5, "the handler lives on")
         assert reads.paths.count(PATHS.request) > 1, "it was refused"
 
@@ -140,7 +141,7 @@ def test_command_in_an_unwatched_channel_is_followed_up(world: World, stage: Man
     asked.read_requests(["g"], lambda path: None)
 
     with handlers_of(hand, stage, store, asked) as handlers:
-        handlers.ask("g", "joined c1")
+        handlers.ask(GroupTurn("g"), "joined c1")
         eventually(lambda: store.has_lost, 5, "the connection was lost")
         if not is_fast:
             eventually(lambda: handlers.turns == 2, 5, "the turn is taken again, and one behind the request")
@@ -328,7 +329,7 @@ def test_small_group_is_seen_amid_a_big_one(world: World, registrations: int, da
     asked: dict[str, int] = {}
     with closing(Slices(world)) as store:
         term = a_term(store, ThreadRuntime())
-        note = lambda group, why: asked.setdefault(f"{group}: {why}", store.count)  # noqa: E731
+        note = lambda key, why: asked.setdefault(f"{key.name}: {why}", store.count)  # noqa: E731
         listeners = Listeners(term, Interests(ThreadRuntime()), note, Asked(term))
         listeners.start()
         thread = ThreadRuntime().spawn(listeners.run, "listeners")

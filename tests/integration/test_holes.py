@@ -86,7 +86,7 @@ def test_hole_2_change_right_after_a_read_is_seen_by_the_watch_of_that_read(worl
     }
     interests = Interests(ThreadRuntime())
     term = a_term(ChangesBehindReads(world, changes), ThreadRuntime())
-    listeners = Listeners(term, interests, lambda group, why: None, Asked(term))
+    listeners = Listeners(term, interests, lambda key, why: None, Asked(term))
     listeners.start()
     assert changes == {}
     thread = ThreadRuntime().spawn(listeners.run, "listeners")

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from coordinator.listeners.listeners import Listeners
 from coordinator.listeners.topics import Interests
 from coordinator.term.operator_requests import Asked
+from coordinator.term.request_queue import TurnKey
 from coordinator.zk.runtime import Task, ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Store
@@ -27,9 +28,12 @@ class Listening:
         self.problems = term.problems
         self.interests = Interests(runtime)
         self.by_operators = Asked(term)
-        self.listeners = Listeners(term, self.interests, lambda *asked: self.asked.append(asked), self.by_operators)
+        self.listeners = Listeners(term, self.interests, self._note, self.by_operators)
         self._runtime = runtime
         self._thread: Task | None = None
+
+    def _note(self, key: TurnKey, change: str) -> None:
+        self.asked.append((key.name, change))
 
     def start(self) -> None:
         """Start up, as `coordinatorStartup` does, then handle what the watches tell."""

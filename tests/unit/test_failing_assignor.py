@@ -18,7 +18,7 @@ from coordinator.assignors.sticky import StickyAssignor
 from coordinator.rebalance.handlers import GroupTurns, Handlers, RecordingAssignor
 from coordinator.rebalance.rebalancer import Turn
 from coordinator.term.operator_requests import Asked, Requested
-from coordinator.term.request_queue import Request
+from coordinator.term.request_queue import GroupTurn, Request, change
 from coordinator.term.term import LeaseLapsed
 from coordinator.zk.errors import ConnectionLost, EpochOver, RebalanceFailed
 from coordinator.zk.znodes.group_state import GroupState
@@ -116,7 +116,7 @@ class Node:
 
     def turn(self, group: str) -> GroupState:
         """A turn, as a handler takes it; the state afterwards."""
-        self.handlers._take_turn(Request(group, ("a change",)))
+        self.handlers._take_turn(Request(GroupTurn(group), (change("a change"),)))
         path = GroupPaths(group).state
         return GroupState.parse(path, self.tree.data(path) or b"{}")
 
@@ -189,7 +189,7 @@ def test_the_order_of_an_input_is_not_in_the_text() -> None:
 # ---- pace of turns: after acknowledgements, refusals, and requests in a loop
 
 
-PATHS = GroupPaths("g")
+PATHS, KEY = GroupPaths("g"), GroupTurn("g")
 ELSEWHERE: Any = None
 """The store, which no test here touches."""
 
@@ -205,7 +205,7 @@ class Group:
         term = a_term(ELSEWHERE, self.runtime)
         self.handlers = Handlers(term, RANGE, print, asked(term))
         self.turns = GroupTurns(self, not_before=self.runtime.now + not_before_s)  # type: ignore[arg-type]
-        self.handlers._groups["g"] = self.turns
+        self.handlers._groups[KEY] = self.turns
         self.taken = 0
         self._turn = turn
 
@@ -218,7 +218,7 @@ class Group:
         request = self.handlers.requests.take()
         assert request is not None
         self.handlers._take_turn(request)
-        self.handlers.requests.done("g")
+        self.handlers.requests.done(KEY)
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_requests_during_a_back_off_bring_no_turn_before_its_end() -> None:
     group = Group(Turn(0.05, is_refused=True))
     end = group.runtime.now + 60
     while group.runtime.now < end:
-        group.handlers.requests.request("g", "a change")
+        group.handlers.requests.request(KEY, change("a change"))
         group.handle()
         group.runtime.now += 0.001
 
@@ -292,7 +292,7 @@ def test_a_turn_after_an_unanswered_one_counts_from_the_change_that_began_both()
 
     group = Late()
     for _ in range(2):
-        group.handlers.ask("g", "c1 is gone")
+        group.handlers.ask(KEY, "c1 is gone")
         group.runtime.now += 15
         group.handle()
 
@@ -313,7 +313,7 @@ def test_an_operators_requests_in_a_loop_are_paced_a_single_one_is_not() -> None
     group = Group(Turn(None, state=GroupState("Stable")), AskedAgain, not_before_s=5.0)
     began, taken = group.runtime.now, []
     while group.runtime.now < began + 60:
-        group.handlers.requests.request("g", "a request")
+        group.handlers.requests.request(KEY, change("a request"))
         group.handle()
         taken.append(group.taken)
         group.runtime.now += 0.01
@@ -323,7 +323,7 @@ def test_an_operators_requests_in_a_loop_are_paced_a_single_one_is_not() -> None
 
     group.runtime.now += 3600
     group.turns.not_before = group.runtime.now + 5.0
-    group.handlers.requests.request("g", "a request")
+    group.handlers.requests.request(KEY, change("a request"))
     group.handle()
     assert group.taken == taken[-1] + 1, "an hour later it is a single one again"
 
@@ -343,12 +343,12 @@ class FailingRebalancer:
 def test_log_record_of_a_failed_turn_holds_no_object(error: type[Exception], caplog: pytest.LogCaptureFixture) -> None:
     group, rebalancer = Group(), FailingRebalancer(error("turn failed"))
     kept = weakref.ref(rebalancer)
-    group.handlers._groups["g"] = GroupTurns(rebalancer)  # type: ignore[arg-type]
-    group.handlers.ask("g", "joined c1")
+    group.handlers._groups[KEY] = GroupTurns(rebalancer)  # type: ignore[arg-type]
+    group.handlers.ask(KEY, "joined c1")
 
     with caplog.at_level(logging.DEBUG):
         group.handle()
-    del group.handlers._groups["g"], rebalancer
+    del group.handlers._groups[KEY], rebalancer
     gc.collect()
 
     assert "reason=turn failed" in caplog.text
