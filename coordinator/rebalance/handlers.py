@@ -7,12 +7,13 @@ affects its own group only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..assignors import Assignment, Assignor, Subscriber
 from ..regions.turns import Regions
+from ..term.directory import Directory
 from ..term.operator_requests import Asked, Requested
 from ..term.request_queue import (
     ACKNOWLEDGED,
@@ -33,7 +34,7 @@ from ..zk.runtime import Runtime, Task
 from ..zk.znodes.json_fields import compact
 from ..zk.znodes.partitions import TopicPartition, range_texts
 from ..zk.znodes.paths import GROUPS
-from ..zk.znodes.records import LONGEST_REASON, Topic
+from ..zk.znodes.records import LONGEST_REASON
 from .rebalancer import Rebalancer, Turn
 
 log = logging.getLogger(__name__)
@@ -118,46 +119,35 @@ class Handlers:
 
     Errors are logged as text: a logged exception would keep the frames of the turn alive, with all of the group.
 
-    :param on_over: called when the term cannot continue.
+    :param directory: the topics, and the groups without members, which wait for each other.
     :param asked: the paused groups, and the requested turns.
+    :param on_over: called when the term cannot continue.
     """
 
     def __init__(
-        self, term: Term, assignors: Mapping[str, Assignor], on_over: Callable[[str], None], asked: Asked
+        self,
+        term: Term,
+        directory: Directory,
+        assignors: Mapping[str, Assignor],
+        asked: Asked,
+        on_over: Callable[[str], None],
     ) -> None:
         self._term = term
         self._runtime = term.runtime
+        self._directory = directory
         self._assignors = assignors
         self._on_over = on_over
         self._asked = asked
         self._lock = term.runtime.lock()
         self._groups: dict[TurnKey, GroupTurns] = {}
-        self._topics: Callable[[], Mapping[str, Topic]] = dict
-        self._assigns: Callable[[str, Iterable[str]], None] = lambda group, topics: None
-        self._has_no_member: Callable[[str], bool] = lambda group: False
-        self.requests = RequestQueue(
-            term.runtime, term.config.rebalance_handlers, lambda key: self._has_no_member(key.name)
-        )
+        self.requests = RequestQueue(term.runtime, term.config.rebalance_handlers, directory.is_idle)
         self.regions = Regions(term, self.requests, lambda group: asked.pause_of(group) is not None)
         self._region_pauses: dict[TurnKey, float] = {}
         """Regions whose last turn failed: the time before which no other request of them is taken."""
         self.turns = 0
 
-    def start(
-        self,
-        topics: Callable[[], Mapping[str, Topic]],
-        assigns: Callable[[str, Iterable[str]], None] | None = None,
-        has_no_member: Callable[[str], bool] | None = None,
-    ) -> list[Task]:
-        """Start the handlers (seed 000, `coordinatorStartup` 6).
-
-        :param topics: returns all topics as last read.
-        :param assigns: called after a turn with the target's topics of a group that a leader assigns.
-        :param has_no_member: whether a group has no member: such groups wait for each other.
-        """
-        self._topics = topics
-        self._has_no_member = has_no_member or self._has_no_member
-        self._assigns = assigns or self._assigns
+    def start(self) -> list[Task]:
+        """Start the handlers (seed 000, `coordinatorStartup` 6)."""
         handlers = self._term.config.rebalance_handlers
         return [self._runtime.spawn(self._handle, f"handler-{n}") for n in range(handlers)]
 
@@ -293,7 +283,7 @@ class Handlers:
                 "turns paced: group=%s requests=%d generations=%d", group, kept.requested.count, kept.generations.count
             )
         if state is not None:
-            self._assigns(group, state.topics if state.client is not None else ())
+            self._directory.assigned(group, state.topics if state.client is not None else ())
         with self._lock:
             heard = frozenset(kept.heard)
             kept.outstanding = set(turn.outstanding - heard)
@@ -341,7 +331,7 @@ class Handlers:
                 assignors = self._assignors
                 if self._term.config.history_dir:
                     assignors = {n: RecordingAssignor(each, self._runtime, group) for n, each in assignors.items()}
-                topics = lambda: self._topics()  # noqa: E731  handlers may be made before they are started
+                topics = lambda: self._directory.topics  # noqa: E731  they are replaced
                 kept.rebalancer = Rebalancer(
                     self._term, group, topics, assignors, self.on_acknowledge, self.regions.bound
                 )

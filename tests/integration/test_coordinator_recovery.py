@@ -35,7 +35,7 @@ from tests.support.hand import ManualStage
 from tests.support.proxy import Proxy
 from tests.support.stores import DeafStore, FrontStore, Reads
 from tests.support.strategies import RANGE
-from tests.support.terms import with_config, with_store
+from tests.support.terms import directory_of, with_config, with_store
 from tests.support.wait import eventually
 from tests.support.world import World, parts
 
@@ -328,11 +328,11 @@ def test_removed_group_leaves_nothing_after_any_last_turn(
 ) -> None:
     group, hand, over = "gone", stage.hand(), list[str]()
     term = with_config(with_store(hand.term, DeafStore(hand.store)), group_initial_rebalance_delay_ms=500)
-    handlers = Handlers(term, RANGE, over.append, Asked(term))
+    handlers = Handlers(term, directory_of(term, stage.topics), RANGE, Asked(term), over.append)
     stage.puppet(group, "c1", {"t": 1})
     bad = GroupPaths(group).channel("bad")
     world.put(bad, b"{")
-    tasks = handlers.start(lambda: stage.topics)
+    tasks = handlers.start()
     try:
         handlers.ask(GroupTurn(group), "joined c1")
         eventually(lambda: bad in hand.problems.current(), 5, "it is reported")

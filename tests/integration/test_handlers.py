@@ -18,9 +18,9 @@ from coordinator.admin import control
 from coordinator.assignors import Assignment, RangeAssignor, Subscriber
 from coordinator.listeners.listeners import Listeners
 from coordinator.listeners.members import REGISTRATIONS_AT_ONCE
-from coordinator.listeners.topics import Interests
 from coordinator.rebalance.group_reader import GroupReader
 from coordinator.rebalance.handlers import Handlers
+from coordinator.term.directory import Directory
 from coordinator.term.operator_requests import Asked
 from coordinator.term.request_queue import GroupTurn
 from coordinator.zk.errors import ConnectionLost, EpochOver, StoreError
@@ -38,7 +38,7 @@ from tests.support.clients import connected
 from tests.support.hand import Hand, ManualStage
 from tests.support.stores import FrontStore, Reads
 from tests.support.strategies import RANGE
-from tests.support.terms import a_term, with_config, with_store
+from tests.support.terms import a_term, directory_of, with_config, with_store
 from tests.support.wait import eventually
 from tests.support.world import World
 
@@ -51,8 +51,8 @@ def handlers_of(hand: Hand, stage: ManualStage, store: Store, asked: Asked, late
     over: list[str] = []
     options = {"group_initial_rebalance_delay_ms": 500, "rebalance_handlers": 1, "rebalance_debounce_ms": late_ms}
     term = with_config(with_store(hand.term, store), **options)
-    handlers = Handlers(term, RANGE, over.append, asked)
-    tasks = handlers.start(lambda: stage.topics)
+    handlers = Handlers(term, directory_of(term, stage.topics), RANGE, asked, over.append)
+    tasks = handlers.start()
     try:
         yield handlers
         assert over == []
@@ -330,7 +330,7 @@ def test_small_group_is_seen_amid_a_big_one(world: World, registrations: int, da
     with closing(Slices(world)) as store:
         term = a_term(store, ThreadRuntime())
         note = lambda key, why: asked.setdefault(f"{key.name}: {why}", store.count)  # noqa: E731
-        listeners = Listeners(term, Interests(ThreadRuntime()), note, Asked(term))
+        listeners = Listeners(term, Directory(ThreadRuntime()), note, Asked(term))
         listeners.start()
         thread = ThreadRuntime().spawn(listeners.run, "listeners")
         eventually(lambda: any(what.startswith("big: joined stray") for what in asked), 20, "the big group is read")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from coordinator.listeners.listeners import Listeners
-from coordinator.listeners.topics import Interests
+from coordinator.term.directory import Directory
 from coordinator.term.operator_requests import Asked
 from coordinator.term.request_queue import TurnKey
 from coordinator.zk.runtime import Task, ThreadRuntime
@@ -26,9 +26,9 @@ class Listening:
         self.asked: list[tuple[str, str]] = []
         term = a_term(store, runtime)
         self.problems = term.problems
-        self.interests = Interests(runtime)
+        self.directory = Directory(runtime)
         self.by_operators = Asked(term)
-        self.listeners = Listeners(term, self.interests, self._note, self.by_operators)
+        self.listeners = Listeners(term, self.directory, self._note, self.by_operators)
         self._runtime = runtime
         self._thread: Task | None = None
 

@@ -27,7 +27,7 @@ from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, LONGEST_
 from coordinator.zk.znodes.records import EpochRecord, Registration, Topic
 from tests.property.tree import MemoryTree
 from tests.support.strategies import RANGE, only
-from tests.support.terms import a_term
+from tests.support.terms import a_term, directory_of
 from tests.unit.manual import ManualRuntime
 from tests.unit.strategies import numbered, parts
 
@@ -111,8 +111,9 @@ class Node:
             registration = Registration(f"{name}-life", {"t": 1}, "static", protocols=("made",), lease_ms=1000)
             register(self.tree.open(), GroupPaths(group), name, registration, None)
         term = a_term(self.tree.open(), runtime, 1, node.stat.version, max_rebalance_retries=RETRIES)
-        self.handlers = Handlers(term, only(assignor), self.over.append, Asked(term))
-        self.handlers.start(lambda: {"t": Topic("t", "t-1", (0, 1))})
+        directory = directory_of(term, {"t": Topic("t", "t-1", (0, 1))})
+        self.handlers = Handlers(term, directory, only(assignor), Asked(term), self.over.append)
+        self.handlers.start()
 
     def turn(self, group: str) -> GroupState:
         """A turn, as a handler takes it; the state afterwards."""
@@ -203,7 +204,7 @@ class Group:
     def __init__(self, turn: Turn | None = None, asked: type[Asked] = Asked, not_before_s: float = 0.0) -> None:
         self.runtime = ManualRuntime()
         term = a_term(ELSEWHERE, self.runtime)
-        self.handlers = Handlers(term, RANGE, print, asked(term))
+        self.handlers = Handlers(term, directory_of(term, {}), RANGE, asked(term), print)
         self.turns = GroupTurns(self, not_before=self.runtime.now + not_before_s)  # type: ignore[arg-type]
         self.handlers._groups[KEY] = self.turns
         self.taken = 0
