@@ -152,6 +152,11 @@ class RequestQueue:
             pending.triggers[trigger] = None
             self._changed.notify_all()
 
+    def put_back(self, request: Request, delay_s: float) -> None:
+        """Request a turn in `delay_s` seconds for the triggers of one that was put off."""
+        for trigger in request.triggers:
+            self.request(request.key, trigger, delay_s)
+
     def take(self) -> Request | None:
         """The key that has been due longest, reserved for the caller until `done`; None once the queue is closed.
 

@@ -15,7 +15,8 @@ import pytest
 from consumer.membership.registration import register
 from coordinator.assignors import Assignment, RangeAssignor, Subscriber, assigned
 from coordinator.assignors.sticky import StickyAssignor
-from coordinator.rebalance.handlers import GroupTurns, Handlers, RecordingAssignor
+from coordinator.rebalance.handlers import HandledGroup, Handlers, RecordingAssignor
+from coordinator.rebalance.pacing import TurnPaces
 from coordinator.rebalance.rebalancer import Turn
 from coordinator.term.operator_requests import Asked, Requested
 from coordinator.term.request_queue import GroupTurn, Request, change
@@ -205,8 +206,8 @@ class Group:
         self.runtime = ManualRuntime()
         term = a_term(ELSEWHERE, self.runtime)
         self.handlers = Handlers(term, directory_of(term, {}), RANGE, asked(term), print)
-        self.turns = GroupTurns(self, not_before=self.runtime.now + not_before_s)  # type: ignore[arg-type]
-        self.handlers._groups[KEY] = self.turns
+        self.handled = HandledGroup(self, paces=TurnPaces(self.runtime.now + not_before_s))  # type: ignore[arg-type]
+        self.handlers._groups[KEY] = self.handled
         self.taken = 0
         self._turn = turn
 
@@ -230,7 +231,7 @@ class Group:
 def test_acknowledgement_is_handled_after(outstanding: set[str], waits_s: float) -> None:
     """All acknowledgements in quick succession in one turn, the last one at once."""
     group = Group()
-    group.turns.outstanding = outstanding
+    group.handled.outstanding = outstanding
     began = group.runtime.now
     group.handlers.on_acknowledge(PATHS.channel("c1"))
 
@@ -249,24 +250,24 @@ def test_acknowledgement_is_handled_after(outstanding: set[str], waits_s: float)
     ],
 )
 def test_turns_that_are_refused_idle_requested_or_a_generation_back_off(turn: Turn, pauses: list[float]) -> None:
-    turns = GroupTurns()
+    paces = TurnPaces()
     now = 100.0
     found = []
     for _ in pauses:
-        turns.pace(turn, now)
-        found.append(round(turns.not_before - now, 6))
-        now = turns.not_before + 0.001
+        paces.taken(turn, now)
+        found.append(round(paces.not_before - now, 6))
+        now = paces.not_before + 0.001
 
     assert found == pauses
-    turns.pace(Turn(0.0), now)
-    assert turns.not_before == now
+    paces.taken(Turn(0.0), now)
+    assert paces.not_before == now
 
 
 def test_idle_turns_far_apart_never_back_off() -> None:
-    turns = GroupTurns()
+    paces = TurnPaces()
     for now in range(100):
-        turns.pace(Turn(None, is_idle=True), float(now))
-    assert turns.not_before == 99.0
+        paces.taken(Turn(None, is_idle=True), float(now))
+    assert paces.not_before == 99.0
 
 
 @pytest.mark.long
@@ -323,7 +324,7 @@ def test_an_operators_requests_in_a_loop_are_paced_a_single_one_is_not() -> None
     assert 25 < taken[-1] < 35
 
     group.runtime.now += 3600
-    group.turns.not_before = group.runtime.now + 5.0
+    group.handled.paces.not_before = group.runtime.now + 5.0
     group.handlers.requests.request(KEY, change("a request"))
     group.handle()
     assert group.taken == taken[-1] + 1, "an hour later it is a single one again"
@@ -344,7 +345,7 @@ class FailingRebalancer:
 def test_log_record_of_a_failed_turn_holds_no_object(error: type[Exception], caplog: pytest.LogCaptureFixture) -> None:
     group, rebalancer = Group(), FailingRebalancer(error("turn failed"))
     kept = weakref.ref(rebalancer)
-    group.handlers._groups[KEY] = GroupTurns(rebalancer)  # type: ignore[arg-type]
+    group.handlers._groups[KEY] = HandledGroup(rebalancer)  # type: ignore[arg-type]
     group.handlers.ask(KEY, "joined c1")
 
     with caplog.at_level(logging.DEBUG):
