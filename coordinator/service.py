@@ -172,7 +172,7 @@ class Coordinator:
             term, self._directory, self._handlers.ask, asked, self._handlers.forget, self._handlers.regions
         )
         self._collector = Collector(term)
-        self._offsets = OffsetCollector(term, lambda group: asked.pause_of(group) is not None)
+        self._offsets = OffsetCollector(term, asked.is_paused)
         self._segments = SegmentCollector(term, remove_file)
         term.store.add_listener(self._on_state)
 

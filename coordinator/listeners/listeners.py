@@ -121,8 +121,8 @@ class Listeners:
         directory: Directory,
         ask: AskForTurn,
         asked: Asked,
-        forget: Callable[[str], None] = lambda group: None,
-        regions: Regions | None = None,
+        forget: Callable[[str], None],
+        regions: Regions,
     ) -> None:
         self._term = term
         self._store = term.store
@@ -225,13 +225,12 @@ class Listeners:
 
     def region_change(self) -> None:
         """Read the list of regions; each gets a turn."""
-        if self._regions is not None:
-            for region in self._regions.read(self._on_regions, self._on_region_request):
-                self._ask(RegionTurn(region), "read")
+        for region in self._regions.read(self._on_regions, self._on_region_request):
+            self._ask(RegionTurn(region), "read")
 
     def region_request_change(self, region: str) -> None:
         """A request for a checkpoint or a reset was made or answered."""
-        if self._regions is not None and self._regions.watch_requests([region], self._on_region_request):
+        if self._regions.watch_requests([region], self._on_region_request):
             self._ask(RegionTurn(region), "request")
 
     # ---- requests of leaders

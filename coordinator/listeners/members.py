@@ -182,8 +182,7 @@ class MemberListener:
         for consumer, known in sorted(members.items()):
             if known.problem:
                 group.findings.report(paths.id(consumer), known.problem)
-        registrations = [known.registration for known in members.values() if known.registration]
-        self._directory.update(name, registrations, bool(members))
+        self._directory.update(name, [known.registration for known in members.values()])
         group.findings.done()
         before, after = group.members, {consumer: known.life for consumer, known in members.items()}
         with self._lock:

@@ -143,7 +143,7 @@ class Handlers:
         self._lock = term.runtime.lock()
         self._groups: dict[TurnKey, HandledGroup] = {}
         self.requests = RequestQueue(term.runtime, term.config.rebalance_handlers, directory.is_idle)
-        self.regions = Regions(term, self.requests, lambda group: asked.pause_of(group) is not None)
+        self.regions = Regions(term, self.requests, asked.is_paused)
         self._region_handler = _RegionHandler(self._runtime, self.regions, self.requests, on_over)
         self.turns = 0
 
@@ -202,7 +202,7 @@ class Handlers:
 
     def _take_turn(self, request: Request) -> None:
         name = request.key.name
-        if self._asked.pause_of(name) is not None:
+        if self._asked.is_paused(name):
             self._asked.hold(name, request.triggers)
             return
         request = Request(request.key, self._asked.with_held(name, request.triggers))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..zk.runtime import Runtime
 from ..zk.znodes.group_state import CLIENT
@@ -27,7 +27,7 @@ class Directory:
         self.consumer_groups_per_topic: dict[str, set[str]] = {}
         self.groups_with_wildcard_topics: dict[str, tuple[TopicFilter, ...]] = {}
         self._groups: frozenset[str] = frozenset()
-        self._with_members: set[str] = set()
+        self._members: dict[str, int] = {}
         self._assigned: dict[str, frozenset[str]] = {}
         self._topics: dict[str, set[str]] = {}
 
@@ -43,7 +43,7 @@ class Directory:
         if not self.is_complete:
             return False
         with self._lock:
-            return isinstance(key, GroupTurn) and key.name in self._groups and key.name not in self._with_members
+            return isinstance(key, GroupTurn) and key.name in self._groups and not self._members.get(key.name)
 
     def listed(self, names: Iterable[str]) -> tuple[list[str], list[str]]:
         """These groups exist; returns the new ones, and those that are gone."""
@@ -54,31 +54,28 @@ class Directory:
     def forget(self, group: str) -> None:
         """`group` is gone."""
         with self._lock:
-            self._with_members.discard(group)
+            self._members.pop(group, None)
             self._assigned.pop(group, None)
             self._replace(group, set())
             self.groups_with_wildcard_topics.pop(group, None)
 
     # ---- subscriptions
 
-    def update(self, group: str, registrations: Iterable[Registration], has_members: bool = True) -> None:
+    def update(self, group: str, registrations: Sequence[Registration | None]) -> None:
         """Replace the subscriptions of `group` by its members' current ones (joiners, leavers and changes alike).
 
-        :param has_members: false for a group without any registration, readable or not.
+        :param registrations: of all members; None for an unreadable one.
         """
         topics: set[str] = set()
         wildcards: list[tuple[str, str]] = []
-        for registration in registrations:
+        for registration in filter(None, registrations):
             if registration.pattern in (STATIC, CLIENT):
                 topics.update(registration.subscription)
             else:
                 wildcards += ((registration.pattern, text) for text in registration.subscription)
         filters = GroupFilters(wildcards).usable  # the turn reports the others, with the member's name
         with self._lock:
-            if has_members:
-                self._with_members.add(group)
-            else:
-                self._with_members.discard(group)
+            self._members[group] = len(registrations)
             self._replace(group, topics)
             self.groups_with_wildcard_topics.pop(group, None)
             if filters:

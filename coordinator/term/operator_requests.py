@@ -44,9 +44,9 @@ class Asked:
 
     # ---- pauses
 
-    def pause_of(self, group: str) -> Pause | None:
-        """The pause of `group`, None when it is not paused."""
-        return self._paused.of(group)
+    def is_paused(self, group: str) -> bool:
+        """Whether `group` is paused."""
+        return self._paused.of(group) is not None
 
     def read_paused(self, watch: Watch) -> tuple[PausedRecord, PausedRecord]:
         """Read `/consumers/paused` and watch it; unreadable data leaves the last value.

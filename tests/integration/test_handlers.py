@@ -16,7 +16,6 @@ from click.testing import Result
 
 from coordinator.admin import control
 from coordinator.assignors import Assignment, RangeAssignor, Subscriber
-from coordinator.listeners.listeners import Listeners
 from coordinator.listeners.members import REGISTRATIONS_AT_ONCE
 from coordinator.rebalance.group_reader import GroupReader
 from coordinator.rebalance.handlers import Handlers
@@ -36,6 +35,7 @@ from tests.support.cli import run, run_json
 from tests.support.client_side import Hooked
 from tests.support.clients import connected
 from tests.support.hand import Hand, ManualStage
+from tests.support.listening import listeners_of
 from tests.support.stores import FrontStore, Reads
 from tests.support.strategies import RANGE
 from tests.support.terms import a_term, directory_of, with_config, with_store
@@ -330,7 +330,7 @@ def test_small_group_is_seen_amid_a_big_one(world: World, registrations: int, da
     with closing(Slices(world)) as store:
         term = a_term(store, ThreadRuntime())
         note = lambda key, why: asked.setdefault(f"{key.name}: {why}", store.count)  # noqa: E731
-        listeners = Listeners(term, Directory(ThreadRuntime()), note, Asked(term))
+        listeners = listeners_of(term, Directory(ThreadRuntime()), note)
         listeners.start()
         thread = ThreadRuntime().spawn(listeners.run, "listeners")
         eventually(lambda: any(what.startswith("big: joined stray") for what in asked), 20, "the big group is read")

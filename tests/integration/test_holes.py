@@ -7,9 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.listeners.listeners import Listeners
 from coordinator.term.directory import Directory
-from coordinator.term.operator_requests import Asked
 from coordinator.zk.errors import EpochOver, IncarnationOver
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo
@@ -20,6 +18,7 @@ from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPat
 from coordinator.zk.znodes.records import UNKNOWN_MEMBER_ID, WHITE_LIST, Channel, Command, Registration, Topic
 from coordinator.zk.znodes.segments import Query, Segment
 from tests.support.hand import ManualStage
+from tests.support.listening import listeners_of
 from tests.support.stores import FrontStore
 from tests.support.terms import a_term
 from tests.support.wait import eventually
@@ -86,7 +85,7 @@ def test_hole_2_change_right_after_a_read_is_seen_by_the_watch_of_that_read(worl
     }
     directory = Directory(ThreadRuntime())
     term = a_term(ChangesBehindReads(world, changes), ThreadRuntime())
-    listeners = Listeners(term, directory, lambda key, why: None, Asked(term))
+    listeners = listeners_of(term, directory, lambda key, why: None)
     listeners.start()
     assert changes == {}
     thread = ThreadRuntime().spawn(listeners.run, "listeners")
