@@ -14,11 +14,11 @@ from pathlib import Path
 from .assignors import Assignor
 from .assignors.registry import assignors as installed_assignors
 from .listeners.listeners import Listeners
-from .listeners.topics import Interests
 from .rebalance.handlers import Handlers
 from .retention.leftovers import Collector, OffsetCollector
 from .retention.segments import SegmentCollector
 from .term.config import CoordinatorConfig
+from .term.directory import Directory
 from .term.elector import Elector
 from .term.metrics import CoordinatorMetrics
 from .term.operator_requests import Asked
@@ -166,13 +166,13 @@ class Coordinator:
         self._ended = term.runtime.event()
         self._look_at_znode = term.runtime.event()
         asked = Asked(term)
-        self._handlers = Handlers(term, assignors, self._end, asked)
-        self._interests = Interests(term.runtime)
+        self._directory = Directory(term.runtime)
+        self._handlers = Handlers(term, self._directory, assignors, asked, self._end)
         self._listeners = Listeners(
-            term, self._interests, self._handlers.ask, asked, self._handlers.forget, self._handlers.regions
+            term, self._directory, self._handlers.ask, asked, self._handlers.forget, self._handlers.regions
         )
         self._collector = Collector(term)
-        self._offsets = OffsetCollector(term, lambda group: asked.pause_of(group) is not None)
+        self._offsets = OffsetCollector(term, asked.is_paused)
         self._segments = SegmentCollector(term, remove_file)
         term.store.add_listener(self._on_state)
 
@@ -218,9 +218,7 @@ class Coordinator:
             "backlog": self._watch_backlog,
         }
         tasks.extend(self._term.runtime.spawn(self._guarded(function), name) for name, function in parts.items())
-        tasks.extend(
-            self._handlers.start(self._listeners.topics, self._interests.assigned, self._listeners.has_no_member)
-        )
+        tasks.extend(self._handlers.start())
 
     def _watch_own_znode(self) -> None:
         """End the term at once when the coordinator's znode was removed, as by `resign`."""
@@ -291,7 +289,7 @@ class Coordinator:
 
     def _collect(self, collect: Callable[[Iterable[str]], None]) -> None:
         try:
-            collect(self._listeners.groups())
+            collect(self._directory.groups())
         except Retryable as error:
             log.debug("collection deferred: reason=%s", error)  # an outage is one line, of the session
         except (AccessDenied, NotAuthorized) as error:

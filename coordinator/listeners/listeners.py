@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ..regions.turns import KEY as REGION_KEY
 from ..regions.turns import Regions
+from ..term.directory import Directory
 from ..term.operator_requests import Asked
 from ..term.reading import Findings
+from ..term.request_queue import GroupTurn, RegionTurn
 from ..term.term import Term
 from ..zk.errors import Retryable
 from ..zk.runtime import Runtime
 from ..zk.store import Watch, existing_nodes
 from ..zk.znodes.paths import GROUPS, REGIONS, GroupPaths
-from ..zk.znodes.records import Topic
 from .members import MemberListener
-from .topics import AskForTurn, Interests, TopicListener
+from .topics import AskForTurn, TopicListener
 
 
 def group_of(path: str) -> str:
@@ -107,7 +107,7 @@ GROUPS_AT_ONCE = 50
 
 
 class Listeners:
-    """Watches topics, groups, regions and requests for one term, and keeps `interests` up to date.
+    """Watches topics, groups, regions and requests for one term, and keeps the directory up to date.
 
     :param ask: requests a turn.
     :param asked: operators' requests, read here too.
@@ -118,14 +118,15 @@ class Listeners:
     def __init__(
         self,
         term: Term,
-        interests: Interests,
+        directory: Directory,
         ask: AskForTurn,
         asked: Asked,
-        forget: Callable[[str], None] = lambda group: None,
-        regions: Regions | None = None,
+        forget: Callable[[str], None],
+        regions: Regions,
     ) -> None:
         self._term = term
         self._store = term.store
+        self._directory = directory
         self._ask = ask
         self._asked = asked
         self._forget = forget
@@ -137,27 +138,13 @@ class Listeners:
         self._on_regions = self._queued(REGION_LIST)
         self._on_region_request = self._queued(REGION_REQUEST, lambda path: path[len(REGIONS) + 1 :].split("/", 1)[0])
         on_topic = self._queued(TOPIC, lambda path: path.rsplit("/", 1)[-1])
-        self._topics = TopicListener(term, interests, ask, self._queued(TOPICS), on_topic)
+        self._topics = TopicListener(term, directory, ask, self._queued(TOPICS), on_topic)
         self._events = Agenda(term.runtime)
         later = lambda group: self._events.put_long(Event(MORE_MEMBERS, group))  # noqa: E731
         on_members = self._queued(MEMBERS, lambda path: self._members.fired(path))
-        self._members = MemberListener(term, interests, ask, on_members, later)
+        self._members = MemberListener(term, directory, ask, on_members, later)
         self._findings = Findings(term.problems)
         self._unread: dict[str, bool] = {}
-
-    # ---- read by others
-
-    def topics(self) -> Mapping[str, Topic]:
-        """All topics, as last read."""
-        return self._topics.topics
-
-    def groups(self) -> list[str]:
-        """All groups, as last read."""
-        return self._members.groups()
-
-    def has_no_member(self, group: str) -> bool:
-        """Whether `group` exists, and no member of it is known."""
-        return self._members.has_none(group)
 
     # ---- start
 
@@ -172,8 +159,9 @@ class Listeners:
         self.group_change()
         while self._unread:
             self.read_groups()
-        for group in self.groups():
-            self._ask(group, "coordinator elected")
+        for group in self._directory.groups():
+            self._ask(GroupTurn(group), "coordinator elected")
+        self._directory.is_complete = True
 
     def run(self) -> None:
         """Handle events until `stop`. Returns only with an error that ends the term (`SessionLost`)."""
@@ -237,14 +225,13 @@ class Listeners:
 
     def region_change(self) -> None:
         """Read the list of regions; each gets a turn."""
-        if self._regions is not None:
-            for region in self._regions.read(self._on_regions, self._on_region_request):
-                self._ask(f"{REGION_KEY}{region}", "read")
+        for region in self._regions.read(self._on_regions, self._on_region_request):
+            self._ask(RegionTurn(region), "read")
 
     def region_request_change(self, region: str) -> None:
         """A request for a checkpoint or a reset was made or answered."""
-        if self._regions is not None and self._regions.watch_requests([region], self._on_region_request):
-            self._ask(f"{REGION_KEY}{region}", "request")
+        if self._regions.watch_requests([region], self._on_region_request):
+            self._ask(RegionTurn(region), "request")
 
     # ---- requests of leaders
 
@@ -252,28 +239,28 @@ class Listeners:
         """Read the groups whose leader requests another ask; the turn reads the reason."""
         watch = self._on_sync_request
         for group, _, _ in existing_nodes(self._store, groups, lambda group: GroupPaths(group).sync_request, watch):
-            self._ask(group, "sync request")
+            self._ask(GroupTurn(group), "sync request")
 
     # ---- requests of operators
 
     def pause_change(self) -> None:
         """Read the paused groups; resumed ones get a turn."""
         before, after = self._asked.read_paused(self._on_paused)
-        for group in sorted({*self.groups(), *before.groups, *self._asked.held()}):
+        for group in sorted({*self._directory.groups(), *before.groups, *self._asked.held()}):
             if before.of(group) and not after.of(group):
-                self._ask(group, "resumed")
+                self._ask(GroupTurn(group), "resumed")
 
     def request_change(self, groups: Sequence[str]) -> None:
         """Read the groups for which operators request turns."""
         for group, requested in self._asked.read_requests(groups, self._on_request).items():
-            self._ask(group, requested.trigger)
+            self._ask(GroupTurn(group), requested.trigger)
 
     # ---- groups
 
     def group_change(self, all_of_them: bool = False) -> None:
         """Seed 000, `GroupChangeListener`, also for groups that are gone."""
         listed = self._findings.listed(GROUPS, self._store.children(GROUPS, watch=self._on_groups))
-        names = set(self._members.groups() if listed is None else listed)
+        names = set(self._directory.groups() if listed is None else listed)
         self._findings.done()
         new, gone = self._members.listed(names)
         for group in gone:
@@ -296,6 +283,6 @@ class Listeners:
         for group, is_all in batch:
             del self._unread[group]
             if is_all:
-                self._ask(group, "sweep")
+                self._ask(GroupTurn(group), "sweep")
         if self._unread:
             self._events.put_long(Event(UNREAD))

@@ -9,15 +9,16 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..planning.rebalance_history import changes_between
+from ..term.directory import Directory
 from ..term.reading import Findings
-from ..term.request_queue import Pace
+from ..term.request_queue import GroupTurn, Pace
 from ..term.term import Term
 from ..zk.errors import BadData
 from ..zk.store import Node
 from ..zk.values import in_chunks
 from ..zk.znodes.paths import GROUPS, GroupPaths
 from ..zk.znodes.records import Registration
-from .topics import AskForTurn, Interests
+from .topics import AskForTurn
 
 log = logging.getLogger(__name__)
 
@@ -72,30 +73,19 @@ class MemberListener:
     def __init__(
         self,
         term: Term,
-        interests: Interests,
+        directory: Directory,
         ask: AskForTurn,
         on_members: Callable[[str], None],
         later: Callable[[str], None],
     ) -> None:
         self._term = term
         self._store = term.store
-        self._interests = interests
+        self._directory = directory
         self._ask = ask
         self._on_members = on_members
         self._later = later
         self._lock = term.runtime.lock()
-        self._groups: dict[str, _Group] = {}
-
-    def groups(self) -> list[str]:
-        """All groups, as last listed."""
-        with self._lock:
-            return sorted(self._groups)
-
-    def has_none(self, group: str) -> bool:
-        """Whether `group` exists, and has no member as far as is known."""
-        with self._lock:
-            known = self._groups.get(group)
-            return known is not None and not known.members
+        self._groups: dict[str, _Group] = {}  # changed by the listeners' thread only
 
     def fired(self, path: str) -> str:
         """The watch on `.../groups/[group]/ids`, or on `.../ids/[consumer]`, has fired.
@@ -110,16 +100,13 @@ class MemberListener:
 
     def listed(self, names: Iterable[str]) -> tuple[list[str], list[str]]:
         """These groups exist; returns the new ones, and those that are gone."""
-        with self._lock:
-            names = set(names)
-            gone = sorted(self._groups.keys() - names)
-            new = sorted(names - self._groups.keys())
-            for group in gone:
-                self._groups.pop(group).findings.forget()
-            for group in new:
-                self._groups[group] = _Group(Findings(self._term.problems))
+        new, gone = self._directory.listed(names)
         for group in gone:
-            self._interests.forget(group)
+            self._groups.pop(group).findings.forget()
+        for group in new:
+            self._groups[group] = _Group(Findings(self._term.problems))
+        for group in gone:
+            self._directory.forget(group)
         return new, gone
 
     def read_changed(self, name: str) -> float:
@@ -195,14 +182,14 @@ class MemberListener:
         for consumer, known in sorted(members.items()):
             if known.problem:
                 group.findings.report(paths.id(consumer), known.problem)
-        self._interests.update(name, [known.registration for known in members.values() if known.registration])
+        self._directory.update(name, [known.registration for known in members.values()])
         group.findings.done()
         before, after = group.members, {consumer: known.life for consumer, known in members.items()}
         with self._lock:
             group.known = {consumer: known for consumer, known in group.known.items() if consumer in members}
             group.members = after
         if after != before:
-            self._ask(name, changes_between(before or {}, after) or MEMBERS_READ)
+            self._ask(GroupTurn(name), changes_between(before or {}, after) or MEMBERS_READ)
 
     def _forget_changed(self, paths: GroupPaths, group: _Group, consumers: Sequence[str]) -> int:
         """Those whose watch was lost are read again: of many, one request without watches shows the changes.

@@ -7,15 +7,25 @@ affects its own group only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..assignors import Assignment, Assignor, Subscriber
-from ..regions.turns import KEY as REGION_KEY
 from ..regions.turns import Regions
+from ..term.directory import Directory
 from ..term.operator_requests import Asked, Requested
-from ..term.request_queue import Pace, Request, RequestQueue, growing
+from ..term.request_queue import (
+    ACKNOWLEDGED,
+    AGAIN,
+    Cause,
+    GroupTurn,
+    RegionTurn,
+    Request,
+    RequestQueue,
+    TurnKey,
+    change,
+)
 from ..term.term import LeaseLapsed, Term
 from ..zk.backoff import Backoff
 from ..zk.errors import AccessDenied, CoordinatorError, Fenced, RebalanceFailed, Retryable, SessionLost
@@ -23,13 +33,12 @@ from ..zk.runtime import Runtime, Task
 from ..zk.znodes.json_fields import compact
 from ..zk.znodes.partitions import TopicPartition, range_texts
 from ..zk.znodes.paths import GROUPS
-from ..zk.znodes.records import LONGEST_REASON, Topic
+from ..zk.znodes.records import LONGEST_REASON
+from .pacing import Changes, Failures, TurnPaces
 from .rebalancer import Rebalancer, Turn
 
 log = logging.getLogger(__name__)
 
-ACKNOWLEDGED = "acknowledged"
-AGAIN = "again"
 ACKNOWLEDGEMENTS_MAKE_ONE_WAVE_S = 0.010
 DRAINS_MAKE_ONE_WAVE_S = 0.050
 """A group has no work until its region's checkpoint has ended, which triggers its turn."""
@@ -38,150 +47,138 @@ FIRST_BACKOFF_S = 1.0
 LONGEST_BACKOFF_S = 30.0
 
 
-LONGEST_PAUSE_S = 5.0
-IDLE_TURNS = 20
-"""So many turns without a change, less than `IDLE_GAP_S` apart, are taken without a pause."""
-IDLE_GAP_S = 1.0
-LONGEST_IDLE_PAUSE_S = 1.0
-REQUESTED_TURNS = 10
-"""So many turns for requests of leader or operator, less than `REQUEST_GAP_S` apart, are taken without a pause."""
-REQUEST_GAP_S = LONGEST_PAUSE_S
-GENERATIONS = 50
-"""So many generations, less than `IDLE_GAP_S` apart, begin without a pause: a member may change its registration in a
-loop."""
-
-
 @dataclass(slots=True)
-class GroupTurns:
+class HandledGroup:
     """A group between its turns. Fields used by watches and listeners too are guarded by the handlers' lock.
 
     :ivar rebalancer: takes the turns; None before the first.
-    :ivar quiet_until: changes before this time share one turn.
-    :ivar failures: consecutive failed turns.  :ivar failing_since: time of the first of them.
     :ivar outstanding: consumers with a command to acknowledge.
     :ivar heard: consumers that have acknowledged one since the last turn began.
-    :ivar not_before: the next turn is not taken before this time, however often it is requested.
-    :ivar refused: consecutive turns that ZooKeeper refused.  :ivar idle: consecutive turns without a change.
-    :ivar requested: consecutive turns for requests.  :ivar generations: consecutive turns that began a generation.
-    :ivar taken_at: when the last turn ended.
-    :ivar changed_at: when the first change since the last turn began was seen; None without one.
     """
 
     rebalancer: Rebalancer | None = None
-    quiet_until: float = 0.0
-    failures: int = 0
-    failing_since: float = 0.0
+    changes: Changes = field(default_factory=Changes)
+    paces: TurnPaces = field(default_factory=TurnPaces)
+    failures: Failures = field(default_factory=Failures)
     outstanding: set[str] = field(default_factory=set)
     heard: set[str] = field(default_factory=set)
-    not_before: float = 0.0
-    refused: int = 0
-    idle: int = 0
-    requested: Pace = field(default_factory=lambda: Pace(REQUESTED_TURNS, REQUEST_GAP_S, LONGEST_PAUSE_S))
-    generations: Pace = field(default_factory=lambda: Pace(GENERATIONS, IDLE_GAP_S, LONGEST_IDLE_PAUSE_S))
-    taken_at: float = float("-inf")
-    changed_at: float | None = None
-
-    def pace(self, turn: Turn, now: float, is_requested: bool = False) -> bool:
-        """Put off the next turn after one that was refused, after many that changed nothing, and after many in a row
-        for which a leader or an operator (`is_requested`) has asked, or that began a generation: a growing pause.
-
-        :returns: whether the log shall have it.
-        """
-        is_soon = now - max(self.taken_at, self.not_before) < IDLE_GAP_S
-        self.refused = self.refused + 1 if turn.is_refused else 0
-        self.idle = self.idle + 1 if turn.is_idle and is_soon else 0
-        self.taken_at = now
-        until = now + (growing(self.refused, LONGEST_PAUSE_S) if self.refused else 0.0)
-        if self.idle > IDLE_TURNS:
-            until = max(until, now + growing(self.idle - IDLE_TURNS, LONGEST_IDLE_PAUSE_S))
-        is_news = False
-        if turn.is_requested or is_requested:
-            is_news = self.requested.taken(now)
-            until = max(until, self.requested.until)
-        if turn.is_new_generation:
-            is_news |= self.generations.taken(now)
-            until = max(until, self.generations.until)
-        self.not_before = until
-        return is_news
 
 
-# Large: one term's queue, threads and back-off, which change together.
+class _Begun(NamedTuple):
+    """A turn that has begun.
+
+    :ivar requested: the operator's request that it completes.
+    :ivar quiet_until: of the group's changes before it.  :ivar changed_at: when the first of its changes was seen.
+    """
+
+    request: Request
+    group: HandledGroup
+    requested: Requested | None
+    at: float
+    quiet_until: float
+    changed_at: float | None
+
+
+class _RegionHandler:
+    """Takes the turns of regions.
+
+    :param on_over: called when the term cannot continue.
+    """
+
+    def __init__(
+        self, runtime: Runtime, regions: Regions, requests: RequestQueue, on_over: Callable[[str], None]
+    ) -> None:
+        self._runtime = runtime
+        self._regions = regions
+        self._requests = requests
+        self._on_over = on_over
+        self._not_before: dict[TurnKey, float] = {}
+        """Regions whose last turn failed: the time before which no other request of them is taken."""
+
+    def take_turn(self, request: Request) -> None:
+        """One turn; a failed one is put off."""
+        pause_s = self._not_before.get(request.key, 0.0) - self._runtime.monotonic()
+        if pause_s > 0:
+            self._requests.put_back(request, pause_s)
+            return
+        self._not_before.pop(request.key, None)
+        try:
+            self._regions.take_turn(request)
+        except (Fenced, SessionLost) as error:
+            self._on_over(str(error))
+        except Exception as error:
+            expected = isinstance(error, CoordinatorError | LeaseLapsed)
+            log.warning(
+                "region turn deferred: region=%s reason=%s", request.key.name, str(error), exc_info=not expected
+            )
+            is_brief = expected and not isinstance(error, AccessDenied | RebalanceFailed)
+            if not is_brief:
+                self._not_before[request.key] = self._runtime.monotonic() + LONGEST_BACKOFF_S
+            self._requests.put_back(request, ASK_AGAIN_S if is_brief else LONGEST_BACKOFF_S)
+
+
 class Handlers:
     """The request queue and its handlers, for one term.
 
     Errors are logged as text: a logged exception would keep the frames of the turn alive, with all of the group.
 
-    :param on_over: called when the term cannot continue.
+    :param directory: the topics, and the groups without members, which wait for each other.
     :param asked: the paused groups, and the requested turns.
+    :param on_over: called when the term cannot continue.
     """
 
     def __init__(
-        self, term: Term, assignors: Mapping[str, Assignor], on_over: Callable[[str], None], asked: Asked
+        self,
+        term: Term,
+        directory: Directory,
+        assignors: Mapping[str, Assignor],
+        asked: Asked,
+        on_over: Callable[[str], None],
     ) -> None:
         self._term = term
         self._runtime = term.runtime
+        self._directory = directory
         self._assignors = assignors
         self._on_over = on_over
         self._asked = asked
-        self.regions = Regions(term, lambda group: asked.pause_of(group) is not None)
+        self._debounce_s = term.config.rebalance_debounce_ms / 1000
         self._lock = term.runtime.lock()
-        self._groups: dict[str, GroupTurns] = {}
-        self._topics: Callable[[], Mapping[str, Topic]] = dict
-        self._assigns: Callable[[str, Iterable[str]], None] = lambda group, topics: None
-        self._has_no_member: Callable[[str], bool] = lambda group: False
-        self.requests = RequestQueue(
-            term.runtime, term.config.rebalance_handlers, lambda group: self._has_no_member(group)
-        )
-        self._region_pauses: dict[str, float] = {}
-        """Regions whose last turn failed: the time before which no other request of them is taken."""
+        self._groups: dict[TurnKey, HandledGroup] = {}
+        self.requests = RequestQueue(term.runtime, term.config.rebalance_handlers, directory.is_idle)
+        self.regions = Regions(term, self.requests, asked.is_paused)
+        self._region_handler = _RegionHandler(self._runtime, self.regions, self.requests, on_over)
         self.turns = 0
 
-    def start(
-        self,
-        topics: Callable[[], Mapping[str, Topic]],
-        assigns: Callable[[str, Iterable[str]], None] | None = None,
-        has_no_member: Callable[[str], bool] | None = None,
-    ) -> list[Task]:
-        """Start the handlers (seed 000, `coordinatorStartup` 6).
-
-        :param topics: returns all topics as last read.
-        :param assigns: called after a turn with the target's topics of a group that a leader assigns.
-        :param has_no_member: whether a group has no member: such groups wait for each other.
-        """
-        self._topics = topics
-        self._has_no_member = has_no_member or self._has_no_member
-        self._assigns = assigns or self._assigns
+    def start(self) -> list[Task]:
+        """Start the handlers (seed 000, `coordinatorStartup` 6)."""
         handlers = self._term.config.rebalance_handlers
         return [self._runtime.spawn(self._handle, f"handler-{n}") for n in range(handlers)]
 
-    def ask(self, group: str, reason: str) -> None:
+    def ask(self, key: TurnKey, text: str) -> None:
         """A change requests a turn: at once, or together with others soon after the last one."""
         with self._lock:
-            kept, delay_s = self._groups.get(group), 0.0
-            if kept is not None:
-                now = self._runtime.monotonic()
-                delay_s = kept.quiet_until - now
-                kept.changed_at = now if kept.changed_at is None else kept.changed_at
-        self.requests.request(group, reason, max(0.0, delay_s))
+            group = self._groups.get(key)
+            delay_s = group.changes.seen(self._runtime.monotonic()) if group is not None else 0.0
+        self.requests.request(key, change(text), delay_s)
 
     def on_acknowledge(self, path: str) -> None:
         """The watch on a channel: `path` is `.../groups/[group]/channel/[consumer]`."""
         group, _, consumer = path[len(GROUPS) + 1 :].replace("/channel/", "/", 1).partition("/")
         with self._lock:
-            kept = self._kept(group)
+            kept = self._kept(GroupTurn(group))
             kept.heard.add(consumer)
             was_last = kept.outstanding == {consumer}
             kept.outstanding.discard(consumer)
-        if self.regions.acknowledged(group, consumer, self.requests):
+        if self.regions.acknowledged(group, consumer):
             delay_s = DRAINS_MAKE_ONE_WAVE_S
         else:  # The last acknowledgement of a wave triggers the turn at once.
             delay_s = 0.0 if was_last else ACKNOWLEDGEMENTS_MAKE_ONE_WAVE_S
-        self.requests.request(group, ACKNOWLEDGED, delay_s)
+        self.requests.request(GroupTurn(group), ACKNOWLEDGED, delay_s)
 
     def forget(self, group: str) -> None:
         """The group is gone: a last turn detects that, clears its problems, and drops its state."""
-        self.requests.forget(group)
-        self.requests.request(group, AGAIN)
+        self.requests.forget(GroupTurn(group))
+        self.requests.request(GroupTurn(group), AGAIN)
 
     def stop(self) -> None:
         """Stop the handlers after their current turns."""
@@ -190,181 +187,165 @@ class Handlers:
     def _handle(self) -> None:
         while (request := self.requests.take()) is not None:
             try:
-                if request.group.startswith(REGION_KEY):
-                    self._take_region_turn(request)
+                if isinstance(request.key, RegionTurn):
+                    self._region_handler.take_turn(request)
                 else:
                     self._take_turn(request)
             finally:
-                self._took(request.group, self.requests.done(request.group))
+                self._took(request.key, self.requests.done(request.key))
 
-    def _took(self, group: str, seconds: float) -> None:
-        """A handler was busy with `group` for so long."""
+    def _took(self, key: TurnKey, seconds: float) -> None:
+        """A handler was busy with `key` for so long."""
         with self._lock:
-            is_kept = group in self._groups
+            is_kept = key in self._groups
         if is_kept:
-            self._term.turn_times.took(group, seconds)
-            self._term.metrics.turns_took(group, seconds)
-
-    def _take_region_turn(self, request: Request) -> None:
-        region = request.group
-        pause_s = self._region_pauses.get(region, 0.0) - self._runtime.monotonic()
-        if pause_s > 0:
-            self._ask_again(request, pause_s)
-            return
-        self._region_pauses.pop(region, None)
-        try:
-            self.regions.take_turn(request, self.requests)
-        except (Fenced, SessionLost) as error:
-            self._on_over(str(error))
-        except Exception as error:
-            expected = isinstance(error, CoordinatorError | LeaseLapsed)
-            log.warning("region turn deferred: region=%s reason=%s", region, str(error), exc_info=not expected)
-            is_brief = expected and not isinstance(error, AccessDenied | RebalanceFailed)
-            if not is_brief:
-                self._region_pauses[region] = self._runtime.monotonic() + LONGEST_BACKOFF_S
-            self._ask_again(request, ASK_AGAIN_S if is_brief else LONGEST_BACKOFF_S)
+            self._term.turn_times.took(key.name, seconds)
+            self._term.metrics.turns_took(key.name, seconds)
 
     def _take_turn(self, request: Request) -> None:
-        group = request.group
-        if self._asked.pause_of(group) is not None:
-            self._asked.hold(group, request.reasons)
+        name = request.key.name
+        if self._asked.is_paused(name):
+            self._asked.hold(name, request.triggers)
             return
-        request = Request(group, self._asked.with_held(group, request.reasons))
-        requested = self._asked.requested(group)
+        request = Request(request.key, self._asked.with_held(name, request.triggers))
+        requested = self._asked.requested(name)
         with self._lock:
-            kept = self._kept(group)
-        until = kept.not_before if requested is None else kept.requested.until  # an operator waits for no other pause
-        pause_s = until - self._runtime.monotonic()
-        if pause_s > 0:
-            self._ask_again(request, pause_s)
+            group = self._kept(request.key)
+        early_s = group.paces.early_s(self._runtime.monotonic(), requested is not None)
+        if early_s > 0:
+            self.requests.put_back(request, early_s)
             return
-        changes = _changes(request)
+        self._run(self._begin(request, group, requested))
+
+    def _begin(self, request: Request, group: HandledGroup, requested: Requested | None) -> _Begun:
+        """The first change is handled at once; those soon after it, also during its turn, share one turn."""
         began = self._runtime.monotonic()
-        quiet_until = began + self._term.config.rebalance_debounce_ms / 1000
-        before = kept.quiet_until  # only the group's turns change it
-        if changes:  # the first is handled at once; those soon after it, also during its turn, share one turn
+        quiet_until = group.changes.quiet_until  # only the group's turns change it
+        if request.texts(Cause.CHANGE):
             with self._lock:
-                kept.quiet_until = quiet_until
+                group.changes.quiet_until = began + self._debounce_s
         with self._lock:
-            kept.heard = set()
-            changed_at, kept.changed_at = kept.changed_at, None
-        changed_s = began - changed_at if changed_at is not None else 0.0
+            group.heard = set()
+            changed_at = group.changes.taken()
+        return _Begun(request, group, requested, began, quiet_until, changed_at)
+
+    def _run(self, begun: _Begun) -> None:
+        request, group = begun.request, begun.group
+        name, changes = request.key.name, request.texts(Cause.CHANGE)
+        changed_s = begun.at - begun.changed_at if begun.changed_at is not None else 0.0
         try:
-            turn = self._rebalancer(group).take_turn(_bounded("; ".join(changes)), max(0.0, changed_s))
+            turn = self._rebalancer(name).take_turn(_bounded("; ".join(changes)), max(0.0, changed_s))
         except (Fenced, SessionLost) as error:
             self._on_over(str(error))
         except (LeaseLapsed, Retryable) as error:
-            log.debug("turn deferred: group=%s reason=%s", group, str(error))
-            self._term.metrics.turn_put_off(group)
-            self._still_changed(kept, changed_at)
-            self._ask_again(request, ASK_AGAIN_S)
+            log.debug("turn deferred: group=%s reason=%s", name, str(error))
+            self._term.metrics.turn_put_off(name)
+            self._still_changed(begun)
+            self.requests.put_back(request, ASK_AGAIN_S)
         except Exception as error:  # noqa: BLE001  a group's failure must not end the handler
-            self._still_changed(kept, changed_at)
-            self._failed(request, kept, error)
+            self._still_changed(begun)
+            self._failed(request, group, error)
         else:
             self.turns += 1
-            self._term.metrics.turn_taken(group, self._runtime.monotonic() - began, turn.state)
-            self._follow(group, kept, turn, requested is not None)
-            if changes or turn.is_new_generation:
-                with self._lock:
-                    kept.quiet_until = quiet_until if turn.is_new_generation else before
-            if requested is not None and turn.state is not None:
-                self._answer(group, requested)
+            self._term.metrics.turn_taken(name, self._runtime.monotonic() - begun.at, turn.state)
+            self._follow(begun, turn)
+            if begun.requested is not None and turn.state is not None:
+                self._answer(name, begun.requested)
             self._ask_for_next(request, turn)
 
-    def _still_changed(self, kept: GroupTurns, changed_at: float | None) -> None:
-        """The next turn is for these changes, too."""
+    def _still_changed(self, begun: _Begun) -> None:
+        """The next turn is for the changes of this one, too."""
         with self._lock:
-            kept.changed_at = kept.changed_at if changed_at is None else changed_at
+            begun.group.changes.untaken(begun.changed_at)
 
-    def _follow(self, group: str, kept: GroupTurns, turn: Turn, is_requested: bool) -> None:
+    def _follow(self, begun: _Begun, turn: Turn) -> None:
         """Record the results of a successful turn."""
-        state = turn.state
-        kept.failures = 0
-        if kept.pace(turn, self._runtime.monotonic(), is_requested):
+        name, group, state = begun.request.key.name, begun.group, turn.state
+        paces = group.paces
+        group.failures = Failures()
+        if paces.taken(turn, self._runtime.monotonic(), begun.requested is not None):
             log.warning(
-                "turns paced: group=%s requests=%d generations=%d", group, kept.requested.count, kept.generations.count
+                "turns paced: group=%s requests=%d generations=%d", name, paces.requested.count, paces.generations.count
             )
         if state is not None:
-            self._assigns(group, state.topics if state.client is not None else ())
+            self._directory.assigned(name, state.topics if state.client is not None else ())
         with self._lock:
-            heard = frozenset(kept.heard)
-            kept.outstanding = set(turn.outstanding - heard)
+            heard = frozenset(group.heard)
+            group.outstanding = set(turn.outstanding - heard)
         if turn.region is not None and state is not None:
-            self.regions.after_turn(group, turn.region, state, turn.draining - heard, self.requests)
+            self.regions.after_turn(name, turn.region, state, turn.draining - heard)
+        if turn.is_new_generation or begun.request.texts(Cause.CHANGE):  # changes soon after a generation share a turn
+            with self._lock:
+                group.changes.quiet_until = begun.at + self._debounce_s if turn.is_new_generation else begun.quiet_until
 
     def _ask_for_next(self, request: Request, turn: Turn) -> None:
-        group, state = request.group, turn.state
+        state = turn.state
         if turn.again_s is not None and state is not None and state.is_forming:
-            self._ask_again(request, turn.again_s)  # the request is the trigger of its generation
+            self.requests.put_back(request, turn.again_s)  # the request is the trigger of its generation
         elif turn.again_s is not None:
-            self.requests.request(group, AGAIN, turn.again_s)
+            self.requests.request(request.key, AGAIN, turn.again_s)
         elif state is None:
-            self._keep_nothing(group)
+            self._keep_nothing(request.key)
 
-    def _kept(self, group: str) -> GroupTurns:
+    def _kept(self, key: TurnKey) -> HandledGroup:
         """The kept state of a group. Called with the lock."""
-        return self._groups.setdefault(group, GroupTurns())
+        return self._groups.setdefault(key, HandledGroup())
 
-    def _keep_nothing(self, group: str) -> None:
+    def _keep_nothing(self, key: TurnKey) -> None:
         """The group does not exist (yet). Called in its turn, so that no other thread uses the dropped state."""
         with self._lock:
-            self._groups.pop(group, None)
-        self.regions.forget(group)
-        self._term.metrics.group_gone(group)
+            self._groups.pop(key, None)
+        self.regions.forget(key.name)
+        self._term.metrics.group_gone(key.name)
 
     def _answer(self, group: str, requested: Requested) -> None:
         """A turn that began after it was `requested` has succeeded."""
         try:
             if self._asked.answer(group, requested):
                 # Removed by its version alone: with it went one that was made anew since it was read.
-                self.requests.request(group, AGAIN)
+                self.requests.request(GroupTurn(group), AGAIN)
         except (Fenced, SessionLost) as error:
             self._on_over(str(error))
         except (LeaseLapsed, Retryable) as error:
             log.info("requested turn deferred: group=%s reason=%s", group, str(error))
-            self.requests.request(group, requested.trigger, ASK_AGAIN_S)
+            self.requests.request(GroupTurn(group), change(requested.trigger), ASK_AGAIN_S)
         except Exception as error:  # noqa: BLE001  it is kept, and the next turn retries
             log.error("requested turn failed: group=%s reason=%s", group, str(error))
 
     def _rebalancer(self, group: str) -> Rebalancer:
         with self._lock:
-            kept = self._kept(group)
+            kept = self._kept(GroupTurn(group))
             if kept.rebalancer is None:
                 assignors = self._assignors
                 if self._term.config.history_dir:
                     assignors = {n: RecordingAssignor(each, self._runtime, group) for n, each in assignors.items()}
-                topics = lambda: self._topics()  # noqa: E731  handlers may be made before they are started
+                topics = lambda: self._directory.topics  # noqa: E731  they are replaced
                 kept.rebalancer = Rebalancer(
                     self._term, group, topics, assignors, self.on_acknowledge, self.regions.bound
                 )
             return kept.rebalancer
 
-    def _ask_again(self, request: Request, delay_s: float) -> None:
-        for reason in request.reasons:
-            self.requests.request(request.group, reason, delay_s)
-
-    def _failed(self, request: Request, kept: GroupTurns, error: Exception) -> None:
+    def _failed(self, request: Request, group: HandledGroup, error: Exception) -> None:
         """Seed 000's ConsumerRebalanceFailedException, except that the handler continues and retries."""
         now, most = self._runtime.monotonic(), self._term.config.max_rebalance_retries
-        kept.failing_since = now if kept.failures == 0 else kept.failing_since
-        kept.failures += 1
-        backoff_s = Backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S).after(kept.failures)
+        failures = group.failures
+        failures.failed(now)
+        backoff_s = Backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S).after(failures.count)
         is_an_assignors = isinstance(error, RebalanceFailed) and error.__cause__ is not None
         expected = isinstance(error, CoordinatorError) and not is_an_assignors
         log.error(
             "turn failed: group=%s failures=%d next_try_s=%.1f reason=%s",
-            request.group, kept.failures, backoff_s, str(error), exc_info=not expected,
+            request.key.name, failures.count, backoff_s, str(error), exc_info=not expected,
         )  # fmt: skip
-        self._term.metrics.turn_failed(request.group)
-        if kept.failures == most + 1:
-            trigger = "; ".join(_changes(request))
-            self._term.metrics.rebalance_failed(request.group, trigger, now - kept.failing_since)
-        if kept.failures > most:
+        self._term.metrics.turn_failed(request.key.name)
+        if failures.count == most + 1:
+            trigger = "; ".join(request.texts(Cause.CHANGE))
+            self._term.metrics.rebalance_failed(request.key.name, trigger, now - failures.since)
+        if failures.count > most:
             reason = _bounded(str(error)) or type(error).__name__
-            self._write_failure(request.group, reason)
-            self.regions.failed(request.group, reason, self.requests)
-        self._ask_again(request, backoff_s)
+            self._write_failure(request.key.name, reason)
+            self.regions.failed(request.key.name, reason)
+        self.requests.put_back(request, backoff_s)
 
     def _write_failure(self, group: str, reason: str) -> None:
         try:
@@ -373,10 +354,6 @@ class Handlers:
             self._on_over(str(error))
         except Exception as error:  # noqa: BLE001  written at the next failure
             log.error("failure write failed, retrying: group=%s reason=%s", group, str(error))
-
-
-def _changes(request: Request) -> list[str]:
-    return [reason for reason in request.reasons if reason not in (ACKNOWLEDGED, AGAIN)]
 
 
 def _bounded(text: str) -> str:

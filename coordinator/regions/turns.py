@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from ..planning.regional import RegionStep
 from ..term.metrics import OF_AN_APPLICATION, OF_AN_OPERATOR
 from ..term.reading import Findings
-from ..term.request_queue import Pace, Request, RequestQueue
+from ..term.request_queue import AGAIN, Cause, GroupTurn, Pace, RegionTurn, Request, RequestQueue, Trigger
 from ..term.term import Term
 from ..zk.backoff import Backoff
 from ..zk.errors import AccessDenied, BadData, RebalanceFailed, Refused
@@ -36,10 +36,6 @@ from .region_reader import RegionReader
 
 log = logging.getLogger(__name__)
 
-KEY = "region "
-"""Prefix of a region's name in the request queue: a group's name has no blank."""
-WANTED = "checkpoint before a generation of "
-AGAIN = "again"
 TURNS_MAKE_ONE_WAVE_S = 0.010
 ZNODES_A_TURN = 2_000
 STATES_AT_ONCE = 100
@@ -369,11 +365,16 @@ class _Group:
 
 
 class Regions:
-    """Regions of one term. Handlers take their turns, listeners read the list."""
+    """Regions of one term. Handlers take their turns, listeners read the list.
 
-    def __init__(self, term: Term, is_paused: Callable[[str], bool]) -> None:
+    :param requests: the queue of turns.
+    :param is_paused: whether a group is paused.
+    """
+
+    def __init__(self, term: Term, requests: RequestQueue, is_paused: Callable[[str], bool]) -> None:
         config = term.config
         self._term = term
+        self._requests = requests
         self._store = term.store
         self._is_paused = is_paused
         self._rules = RegionRules(
@@ -390,21 +391,18 @@ class Regions:
 
     # ---- turns
 
-    def take_turn(self, request: Request, requests: RequestQueue) -> None:
+    def take_turn(self, request: Request) -> None:
         """One turn of a region, and the requests that follow from it. Raises as `RegionTurns.take_turn`."""
-        name = request.group[len(KEY) :]
-        wanted = next((reason for reason in request.reasons if reason.startswith(WANTED)), "")
+        wanted = next(iter(request.texts(Cause.CHECKPOINT)), "")
         with self._lock:
             held = frozenset(name for name, group in self._groups.items() if group.is_held)
-        again_s, groups = self._of(name).take_turn(wanted, held)
+        again_s, groups = self._of(request.key.name).take_turn(wanted, held)
         for group in groups:
-            requests.request(group, AGAIN)
+            self._requests.request(GroupTurn(group), AGAIN)
         if again_s is not None:
-            requests.request(request.group, AGAIN, again_s)
+            self._requests.request(request.key, AGAIN, again_s)
 
-    def after_turn(
-        self, group: str, step: RegionStep, state: GroupState, draining: Collection[str], requests: RequestQueue
-    ) -> None:
+    def after_turn(self, group: str, step: RegionStep, state: GroupState, draining: Collection[str]) -> None:
         """A group has taken a turn: request the region's turn if it may have waited for that.
 
         A region's turn reads the states of all its groups. So it is requested only when its inputs from this group have
@@ -425,19 +423,21 @@ class Regions:
             if step.after.open and self._is_draining(step.name):
                 return
         if step.held_for and step.held_for >= step.after.next_sequence:
-            requests.request(f"{KEY}{step.name}", f"{WANTED}{group}")
+            wanted = Trigger(Cause.CHECKPOINT, f"checkpoint before a generation of {group}")
+            self._requests.request(RegionTurn(step.name), wanted)
         elif is_news:
-            requests.request(f"{KEY}{step.name}", AGAIN, TURNS_MAKE_ONE_WAVE_S if len(step.after.groups) > 1 else 0.0)
+            delay_s = TURNS_MAKE_ONE_WAVE_S if len(step.after.groups) > 1 else 0.0
+            self._requests.request(RegionTurn(step.name), AGAIN, delay_s)
 
-    def failed(self, group: str, why: str, requests: RequestQueue) -> None:
+    def failed(self, group: str, why: str) -> None:
         """A group's turns fail: no checkpoint of its region begins before a successful one."""
         with self._lock:
             is_news, self._failing[group] = self._failing.get(group) != why, why
             name = self._bound.get(group, "")
         if name and is_news:
-            requests.request(f"{KEY}{name}", AGAIN)
+            self._requests.request(RegionTurn(name), AGAIN)
 
-    def acknowledged(self, group: str, consumer: str, requests: RequestQueue) -> bool:
+    def acknowledged(self, group: str, consumer: str) -> bool:
         """A member has acknowledged a command; whether that was a drain. The last one triggers the region's turn."""
         with self._lock:
             name, kept = self._bound.get(group, ""), self._groups.get(group)
@@ -446,7 +446,7 @@ class Regions:
             kept.draining.discard(consumer)
             if self._is_draining(name):
                 return True
-        requests.request(f"{KEY}{name}", AGAIN)
+        self._requests.request(RegionTurn(name), AGAIN)
         return True
 
     def _is_draining(self, region: str) -> bool:

@@ -13,12 +13,13 @@ from ..zk.errors import BadData, OutcomeUnknown, Refused
 from ..zk.store import Delete, Node, Watch, nodes_at
 from ..zk.znodes.paths import PAUSED, GroupPaths, shown
 from ..zk.znodes.records import NOTHING_PAUSED, Pause, PausedRecord, TurnRequest
+from .request_queue import Trigger
 from .term import Term
 
 log = logging.getLogger(__name__)
 
 MOST_HELD = 50
-"""Number of turn requests kept of a paused group; the turn applies every change anyway."""
+"""Number of triggers kept of a paused group; the turn applies every change anyway."""
 
 
 class Requested(NamedTuple):
@@ -39,13 +40,13 @@ class Asked:
         self._lock = term.runtime.lock()
         self._paused = NOTHING_PAUSED
         self._requested: dict[str, Requested] = {}
-        self._held: dict[str, dict[str, None]] = {}
+        self._held: dict[str, dict[Trigger, None]] = {}
 
     # ---- pauses
 
-    def pause_of(self, group: str) -> Pause | None:
-        """The pause of `group`, None when it is not paused."""
-        return self._paused.of(group)
+    def is_paused(self, group: str) -> bool:
+        """Whether `group` is paused."""
+        return self._paused.of(group) is not None
 
     def read_paused(self, watch: Watch) -> tuple[PausedRecord, PausedRecord]:
         """Read `/consumers/paused` and watch it; unreadable data leaves the last value.
@@ -64,19 +65,19 @@ class Asked:
         _log_changes(before, after)
         return before, after
 
-    def hold(self, group: str, reasons: Sequence[str]) -> None:
-        """`group` is paused: keep the reasons of its turn until the first turn after the resume."""
+    def hold(self, group: str, triggers: Sequence[Trigger]) -> None:
+        """`group` is paused: keep the triggers of its turn until the first turn after the resume."""
         with self._lock:
             held = self._held.setdefault(group, {})
-            held.update(dict.fromkeys(reasons[: MOST_HELD - len(held)]))
+            held.update(dict.fromkeys(triggers[: MOST_HELD - len(held)]))
 
-    def with_held(self, group: str, reasons: Sequence[str]) -> tuple[str, ...]:
-        """`reasons` after the held ones, without duplicates; clears those held for `group`."""
+    def with_held(self, group: str, triggers: Sequence[Trigger]) -> tuple[Trigger, ...]:
+        """`triggers` after the held ones, without duplicates; clears those held for `group`."""
         with self._lock:
-            return tuple({**self._held.pop(group, {}), **dict.fromkeys(reasons)})
+            return tuple({**self._held.pop(group, {}), **dict.fromkeys(triggers)})
 
     def held(self) -> list[str]:
-        """The groups with held reasons, including deleted ones."""
+        """The groups with held triggers, including deleted ones."""
         with self._lock:
             return sorted(self._held)
 

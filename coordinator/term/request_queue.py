@@ -1,4 +1,4 @@
-"""The rebalance request queue: blocking, keyed by group, one handler per group, fair between groups.
+"""The rebalance request queue: blocking, keyed by group or region, one handler per key, fair between groups.
 
 Seed 000's `rebalanceRequestQ` and `groupsBeingRebalanced`, without the draft's hole: a request for a group that is
 being rebalanced is kept and triggers another turn. A group waits behind the others for as long as its own turns have
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -23,22 +24,76 @@ HALF_LIFE_S = 10.0
 LEAST_COSTS = 1000
 """Accounts that are kept before those without a cost are dropped."""
 
-IDLE = "*"
-"""The account that groups without members share: it is no name of a group."""
+
+@dataclass(frozen=True, slots=True)
+class TurnKey:
+    """A key of the queue. Of two that are due at the same time, a group's is before a region's."""
+
+    name: str
+
+    def __lt__(self, other: TurnKey) -> bool:
+        return (isinstance(self, RegionTurn), self.name) < (isinstance(other, RegionTurn), other.name)
+
+
+class GroupTurn(TurnKey):
+    """The turns of the group `name`."""
+
+    __slots__ = ()
+
+
+class RegionTurn(TurnKey):
+    """The turns of the consistent region `name`."""
+
+    __slots__ = ()
+
+
+IDLE = TurnKey("*")
+"""The account that groups without members share."""
+
+
+class Cause(Enum):
+    """What requires a turn."""
+
+    CHANGE = "change"
+    FOLLOW_UP = "follow-up"
+    CHECKPOINT = "checkpoint"
+
+
+class Trigger(NamedTuple):
+    """A turn's cause, and its text.
+
+    :ivar text: that of a `CHANGE` is for the group's history, that of a `CHECKPOINT` for the checkpoint's znode.
+    """
+
+    cause: Cause
+    text: str
+
+
+ACKNOWLEDGED = Trigger(Cause.FOLLOW_UP, "acknowledged")
+AGAIN = Trigger(Cause.FOLLOW_UP, "again")
+
+
+def change(text: str) -> Trigger:
+    """A change of topics, members or requests."""
+    return Trigger(Cause.CHANGE, text)
 
 
 class Request(NamedTuple):
-    """A group due for a turn, and the reasons in order, without duplicates."""
+    """A key due for a turn, and the triggers in order, without duplicates."""
 
-    group: str
-    reasons: tuple[str, ...]
+    key: TurnKey
+    triggers: tuple[Trigger, ...]
+
+    def texts(self, cause: Cause) -> list[str]:
+        """The texts of the triggers with this cause."""
+        return [trigger.text for trigger in self.triggers if trigger.cause is cause]
 
 
 @dataclass(slots=True)
 class _Pending:
     due: float
-    account: str
-    reasons: dict[str, None] = field(default_factory=dict)
+    account: TurnKey
+    triggers: dict[Trigger, None] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -52,8 +107,8 @@ class _Cost:
         return self.seconds * float(0.5 ** ((now - self.at) / HALF_LIFE_S))
 
 
-_Entry = tuple[float, str, float]
-"""Of a heap of due groups: when its turn is, the group, and when it was due."""
+_Entry = tuple[float, TurnKey, float]
+"""Of a heap of due keys: when its turn is, the key, and when it was due."""
 
 
 def _top(heap: list[_Entry]) -> float:
@@ -61,76 +116,81 @@ def _top(heap: list[_Entry]) -> float:
 
 
 class RequestQueue:
-    """Requests by group. `take` blocks until a group is due that is not in a handler.
+    """Requests by key. `take` blocks until a key is due that is not in a handler.
 
-    :param handlers: the threads that take requests; the last free one is kept for groups that cost little.
-    :param is_idle: whether a group has no members: such groups share one account, whatever their number.
+    :param handlers: the threads that take requests; the last free one is kept for keys that cost little.
+    :param is_idle: whether a key is of a group without members: all such groups share one account.
     """
 
     def __init__(
-        self, runtime: Runtime, handlers: int = 1, is_idle: Callable[[str], bool] = lambda group: False
+        self, runtime: Runtime, handlers: int = 1, is_idle: Callable[[TurnKey], bool] = lambda key: False
     ) -> None:
         self._runtime = runtime
         self._handlers = handlers
         self._is_idle = is_idle
         self._changed = runtime.condition()
-        self._pending: dict[str, _Pending] = {}
-        self._later: list[tuple[float, str]] = []
+        self._pending: dict[TurnKey, _Pending] = {}
+        self._later: list[tuple[float, TurnKey]] = []
         self._cheap: list[_Entry] = []
         self._costly: list[_Entry] = []
-        self._idle: list[tuple[float, str]] = []  # by when they were due: what they cost moves all of them alike
-        self._costs: dict[str, _Cost] = {}
+        self._idle: list[tuple[float, TurnKey]] = []  # by when they were due: what they cost moves all of them alike
+        self._costs: dict[TurnKey, _Cost] = {}
         self._most_costs = LEAST_COSTS
-        self._taken: dict[str, float] = {}
+        self._taken: dict[TurnKey, float] = {}
         self._closed = False
 
-    def request(self, group: str, reason: str, delay_s: float = 0.0) -> None:
-        """Request a turn of `group` in `delay_s` seconds; the earliest of several requests counts."""
+    def request(self, key: TurnKey, trigger: Trigger, delay_s: float = 0.0) -> None:
+        """Request a turn of `key` in `delay_s` seconds; the earliest of several requests counts."""
         with self._changed:
             due = self._runtime.monotonic() + delay_s
-            pending, account = self._pending.get(group), self._account(group)
+            pending, account = self._pending.get(key), self._account(key)
             if pending is None or due < pending.due or account != pending.account:
                 due = min(due, pending.due) if pending is not None else due
-                reasons = pending.reasons if pending is not None else {}
-                pending = self._pending[group] = _Pending(due, account, reasons)
-                if group not in self._taken:
-                    heappush(self._later, (due, group))
-            pending.reasons[reason] = None
+                triggers = pending.triggers if pending is not None else {}
+                pending = self._pending[key] = _Pending(due, account, triggers)
+                if key not in self._taken:
+                    heappush(self._later, (due, key))
+            pending.triggers[trigger] = None
             self._changed.notify_all()
 
-    def take(self) -> Request | None:
-        """The group that has been due longest, reserved for the caller until `done`; None once the queue is closed.
+    def put_back(self, request: Request, delay_s: float) -> None:
+        """Request a turn in `delay_s` seconds for the triggers of one that was put off."""
+        for trigger in request.triggers:
+            self.request(request.key, trigger, delay_s)
 
-        The time for which the group's turns have taken the handlers lately counts as if it became due later.
+    def take(self) -> Request | None:
+        """The key that has been due longest, reserved for the caller until `done`; None once the queue is closed.
+
+        The time for which the key's turns have taken the handlers lately counts as if it became due later.
         """
         with self._changed:
             while not self._closed:
                 now = self._runtime.monotonic()
-                if (group := self._next(now)) is not None:
-                    self._taken[group] = now
-                    return Request(group, tuple(self._pending.pop(group).reasons))
+                if (key := self._next(now)) is not None:
+                    self._taken[key] = now
+                    return Request(key, tuple(self._pending.pop(key).triggers))
                 self._changed.wait(self._later[0][0] - now if self._later else None)
         return None
 
-    def done(self, group: str) -> float:
-        """Release `group`.
+    def done(self, key: TurnKey) -> float:
+        """Release `key`.
 
         :returns: the seconds for which it was reserved.
         """
         with self._changed:
             now = self._runtime.monotonic()
-            seconds = now - self._taken.pop(group)
-            self._charge(group, now, seconds)
-            if (pending := self._pending.get(group)) is not None:
-                heappush(self._later, (pending.due, group))
+            seconds = now - self._taken.pop(key)
+            self._charge(key, now, seconds)
+            if (pending := self._pending.get(key)) is not None:
+                heappush(self._later, (pending.due, key))
             self._changed.notify_all()
             return seconds
 
-    def forget(self, group: str) -> None:
-        """Drop the requests of a group that is gone."""
+    def forget(self, key: TurnKey) -> None:
+        """Drop the requests of a key that is gone."""
         with self._changed:
-            self._pending.pop(group, None)
-            self._costs.pop(group, None)
+            self._pending.pop(key, None)
+            self._costs.pop(key, None)
 
     def close(self) -> None:
         """Make every `take` return None."""
@@ -150,12 +210,12 @@ class RequestQueue:
 
     # ---- called with the lock
 
-    def _next(self, now: float) -> str | None:
-        """The due group whose turn is next; None when none is due, or none may have the last free handler."""
+    def _next(self, now: float) -> TurnKey | None:
+        """The due key whose turn is next; None when none is due, or none may have the last free handler."""
         while self._later and self._later[0][0] <= now:
-            due, group = heappop(self._later)
-            if self._is_current(group, due):
-                self._put(group, due, now)
+            due, key = heappop(self._later)
+            if self._is_current(key, due):
+                self._put(key, due, now)
         is_last = self._handlers > 1 and len(self._taken) == self._handlers - 1
         if is_last:
             self._relieve(now)
@@ -166,12 +226,12 @@ class RequestQueue:
                 return heappop(self._idle)[1]
             if not heap:
                 return None
-            behind, group, due = heappop(heap)
-            if not self._is_current(group, due):
+            behind, key, due = heappop(heap)
+            if not self._is_current(key, due):
                 continue
-            if self._turn_at(self._account(group), due, now)[0] <= behind:
-                return group
-            self._put(group, due, now)  # its cost has grown since it was put there
+            if self._turn_at(self._account(key), due, now)[0] <= behind:
+                return key
+            self._put(key, due, now)  # its cost has grown since it was put there
 
     def _idle_at(self, now: float, is_last: bool) -> float:
         """When the next group without members has its turn; infinity without one, or when it may not have it."""
@@ -184,36 +244,36 @@ class RequestQueue:
         return math.inf if is_last and is_costly else at
 
     def _relieve(self, now: float) -> None:
-        """Groups whose cost has gone meanwhile are as those that cost little."""
+        """Keys whose cost has gone meanwhile are as those that cost little."""
         kept = []
         for entry in self._costly:
-            _, group, due = entry
-            if self._is_current(group, due):
-                if self._turn_at(self._account(group), due, now)[1]:
+            _, key, due = entry
+            if self._is_current(key, due):
+                if self._turn_at(self._account(key), due, now)[1]:
                     kept.append(entry)
                 else:
-                    heappush(self._cheap, (due, group, due))
+                    heappush(self._cheap, (due, key, due))
         heapify(kept)
         self._costly = kept
 
-    def _is_current(self, group: str, due: float, account: str = "") -> bool:
-        pending = self._pending.get(group)
-        is_due = pending is not None and pending.due == due and group not in self._taken
-        return is_due and (not account or self._pending[group].account == account)
+    def _is_current(self, key: TurnKey, due: float, account: TurnKey | None = None) -> bool:
+        pending = self._pending.get(key)
+        is_due = pending is not None and pending.due == due and key not in self._taken
+        return is_due and (account is None or self._pending[key].account == account)
 
-    def _put(self, group: str, due: float, now: float) -> None:
-        account = self._pending[group].account = self._account(group)
+    def _put(self, key: TurnKey, due: float, now: float) -> None:
+        account = self._pending[key].account = self._account(key)
         if account == IDLE:
-            heappush(self._idle, (due, group))
+            heappush(self._idle, (due, key))
             return
         at, is_costly = self._turn_at(account, due, now)
-        heappush(self._costly if is_costly else self._cheap, (at, group, due))
+        heappush(self._costly if is_costly else self._cheap, (at, key, due))
 
-    def _account(self, group: str) -> str:
-        return IDLE if self._is_idle(group) else group
+    def _account(self, key: TurnKey) -> TurnKey:
+        return IDLE if self._is_idle(key) else key
 
-    def _turn_at(self, account: str, due: float, now: float) -> tuple[float, bool]:
-        """When a group that is due has its turn, were another due then; and whether that is later than it is due.
+    def _turn_at(self, account: TurnKey, due: float, now: float) -> tuple[float, bool]:
+        """When a key that is due has its turn, were another due then; and whether that is later than it is due.
 
         From the end of the last turn of its account on: requests of a thousand groups are not a thousand turns at once.
         """
@@ -221,12 +281,12 @@ class RequestQueue:
         waits_s = cost.left_s(now) - FREE_S if cost is not None else 0.0
         return (max(due, cost.at) + waits_s, True) if cost is not None and waits_s > 0 else (due, False)
 
-    def _charge(self, group: str, now: float, seconds: float) -> None:
-        account = self._account(group)
+    def _charge(self, key: TurnKey, now: float, seconds: float) -> None:
+        account = self._account(key)
         before = self._costs.get(account, _Cost()).left_s(now)
         self._costs[account] = _Cost(before + seconds, now)
         if len(self._costs) > self._most_costs:
-            self._costs = {name: cost for name, cost in self._costs.items() if cost.left_s(now) > FREE_S / 100}
+            self._costs = {each: cost for each, cost in self._costs.items() if cost.left_s(now) > FREE_S / 100}
             self._most_costs = max(LEAST_COSTS, len(self._costs) + LEAST_COSTS // 4)
 
 

@@ -16,12 +16,12 @@ from click.testing import Result
 
 from coordinator.admin import control
 from coordinator.assignors import Assignment, RangeAssignor, Subscriber
-from coordinator.listeners.listeners import Listeners
 from coordinator.listeners.members import REGISTRATIONS_AT_ONCE
-from coordinator.listeners.topics import Interests
 from coordinator.rebalance.group_reader import GroupReader
 from coordinator.rebalance.handlers import Handlers
+from coordinator.term.directory import Directory
 from coordinator.term.operator_requests import Asked
+from coordinator.term.request_queue import GroupTurn
 from coordinator.zk.errors import ConnectionLost, EpochOver, StoreError
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo
@@ -35,9 +35,10 @@ from tests.support.cli import run, run_json
 from tests.support.client_side import Hooked
 from tests.support.clients import connected
 from tests.support.hand import Hand, ManualStage
+from tests.support.listening import listeners_of
 from tests.support.stores import FrontStore, Reads
 from tests.support.strategies import RANGE
-from tests.support.terms import a_term, with_config, with_store
+from tests.support.terms import a_term, directory_of, with_config, with_store
 from tests.support.wait import eventually
 from tests.support.world import World
 
@@ -50,8 +51,8 @@ def handlers_of(hand: Hand, stage: ManualStage, store: Store, asked: Asked, late
     over: list[str] = []
     options = {"group_initial_rebalance_delay_ms": 500, "rebalance_handlers": 1, "rebalance_debounce_ms": late_ms}
     term = with_config(with_store(hand.term, store), **options)
-    handlers = Handlers(term, RANGE, over.append, asked)
-    tasks = handlers.start(lambda: stage.topics)
+    handlers = Handlers(term, directory_of(term, stage.topics), RANGE, asked, over.append)
+    tasks = handlers.start()
     try:
         yield handlers
         assert over == []
@@ -68,7 +69,7 @@ def test_changes_while_a_generation_begins_share_a_turn_with_those_soon_after(wo
 
     def joins(name: str) -> None:
         stage.puppet("g", name, {"t": 1})
-        handlers.ask("g", f"joined {name}")
+        handlers.ask(GroupTurn("g"), f"joined {name}")
 
     store = Hooked(hand.store)
     store.before(lambda commit: any(isinstance(each, SetData) for each in commit), lambda: joins("c2"))
@@ -97,9 +98,9 @@ def test_a_request_that_cannot_be_answered_does_not_end_the_handler(world: World
     reads.after(PATHS.request, refused)
 
     with handlers_of(hand, stage, hand.store, asked) as handlers:
-        handlers.ask("g", "requested")
+        handlers.ask(GroupTurn("g"), "requested")
         eventually(lambda: handlers.turns == 1, 5, "a turn")
-        handlers.ask("g", "again")
+        handlers.ask(GroupTurn("g"), "again")
         eventually(lambda: handlers.turns > 1, 5, "the handler lives on")
         assert reads.paths.count(PATHS.request) > 1, "it was refused"
 
@@ -140,7 +141,7 @@ def test_command_in_an_unwatched_channel_is_followed_up(world: World, stage: Man
     asked.read_requests(["g"], lambda path: None)
 
     with handlers_of(hand, stage, store, asked) as handlers:
-        handlers.ask("g", "joined c1")
+        handlers.ask(GroupTurn("g"), "joined c1")
         eventually(lambda: store.has_lost, 5, "the connection was lost")
         if not is_fast:
             eventually(lambda: handlers.turns == 2, 5, "the turn is taken again, and one behind the request")
@@ -328,8 +329,8 @@ def test_small_group_is_seen_amid_a_big_one(world: World, registrations: int, da
     asked: dict[str, int] = {}
     with closing(Slices(world)) as store:
         term = a_term(store, ThreadRuntime())
-        note = lambda group, why: asked.setdefault(f"{group}: {why}", store.count)  # noqa: E731
-        listeners = Listeners(term, Interests(ThreadRuntime()), note, Asked(term))
+        note = lambda key, why: asked.setdefault(f"{key.name}: {why}", store.count)  # noqa: E731
+        listeners = listeners_of(term, Directory(ThreadRuntime()), note)
         listeners.start()
         thread = ThreadRuntime().spawn(listeners.run, "listeners")
         eventually(lambda: any(what.startswith("big: joined stray") for what in asked), 20, "the big group is read")

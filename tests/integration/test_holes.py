@@ -7,9 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.listeners.listeners import Listeners
-from coordinator.listeners.topics import Interests
-from coordinator.term.operator_requests import Asked
+from coordinator.term.directory import Directory
 from coordinator.zk.errors import EpochOver, IncarnationOver
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo
@@ -20,6 +18,7 @@ from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPat
 from coordinator.zk.znodes.records import UNKNOWN_MEMBER_ID, WHITE_LIST, Channel, Command, Registration, Topic
 from coordinator.zk.znodes.segments import Query, Segment
 from tests.support.hand import ManualStage
+from tests.support.listening import listeners_of
 from tests.support.stores import FrontStore
 from tests.support.terms import a_term
 from tests.support.wait import eventually
@@ -84,18 +83,18 @@ def test_hole_2_change_right_after_a_read_is_seen_by_the_watch_of_that_read(worl
         PATHS.id("c1"): SetData(PATHS.id("c1"), Registration("y", {"other": 1}).to_bytes()),
         "/consumers/groups": Create("/consumers/groups/added"),
     }
-    interests = Interests(ThreadRuntime())
+    directory = Directory(ThreadRuntime())
     term = a_term(ChangesBehindReads(world, changes), ThreadRuntime())
-    listeners = Listeners(term, interests, lambda group, why: None, Asked(term))
+    listeners = listeners_of(term, directory, lambda key, why: None)
     listeners.start()
     assert changes == {}
     thread = ThreadRuntime().spawn(listeners.run, "listeners")
 
-    eventually(lambda: set(listeners.topics()) == {"new", "old"}, 5, "the new topic is seen")
-    eventually(lambda: listeners.topics()["old"].partitions == (0, 1), 5, "the new partition is seen")
-    eventually(lambda: "added" in listeners.groups(), 5, "the new group is seen")
+    eventually(lambda: set(directory.topics) == {"new", "old"}, 5, "the new topic is seen")
+    eventually(lambda: directory.topics["old"].partitions == (0, 1), 5, "the new partition is seen")
+    eventually(lambda: "added" in directory.groups(), 5, "the new group is seen")
     both = {"new": {"g"}, "other": {"g"}}
-    eventually(lambda: interests.consumer_groups_per_topic == both, 5, "the joiner and the new subscription are seen")
+    eventually(lambda: directory.consumer_groups_per_topic == both, 5, "the joiner and the new subscription are seen")
     listeners.stop()
     thread.join(10)
     term.store.close()

@@ -66,9 +66,9 @@ def test_a_startup_1_reads_all_topics_and_begins_with_no_interest_in_any(world: 
 
     listening.start()
 
-    found = listening.listeners.topics()
+    found = listening.directory.topics
     assert {name: topic.partitions for name, topic in found.items()} == {"a": (0,), "b": (0, 1, 2), "old": (0, 1)}
-    assert listening.interests.consumer_groups_per_topic == {}
+    assert listening.directory.consumer_groups_per_topic == {}
 
 
 def test_a_startup_2_1_adds_each_group_to_the_topics_that_it_is_interested_in(
@@ -81,8 +81,8 @@ def test_a_startup_2_1_adds_each_group_to_the_topics_that_it_is_interested_in(
 
     listening.start()
 
-    assert listening.listeners.groups() == ["g", "h"]
-    assert listening.interests.consumer_groups_per_topic == {"a": {"g"}, "b": {"g", "h"}}
+    assert listening.directory.groups() == ["g", "h"]
+    assert listening.directory.consumer_groups_per_topic == {"a": {"g"}, "b": {"g", "h"}}
 
 
 def test_a_startup_2_2_notes_the_groups_with_wildcard_topics(
@@ -93,9 +93,9 @@ def test_a_startup_2_2_notes_the_groups_with_wildcard_topics(
 
     listening.start()
 
-    assert set(listening.interests.groups_with_wildcard_topics) == {"w"}
-    assert listening.interests.groups_of("a") == {"g", "w"}
-    assert listening.interests.groups_of("ab") == {"w"}
+    assert set(listening.directory.groups_with_wildcard_topics) == {"w"}
+    assert listening.directory.groups_of("a") == {"g", "w"}
+    assert listening.directory.groups_of("ab") == {"w"}
 
 
 def test_a_startup_2_3_requests_a_turn_of_every_group_in_any_state(
@@ -137,7 +137,7 @@ def test_a_startup_3_2_listens_for_the_partitions_of_each_topic(
 
 def test_a_startup_4_1_listens_for_groups(stage: ManualStage, listening: Listening) -> None:
     listening.start()
-    assert listening.listeners.groups() == []
+    assert listening.directory.groups() == []
 
     stage.puppet("later", "c1", {"t": 1})
 
@@ -254,7 +254,7 @@ def test_group_change_1_gets_the_newly_added_group(stage: ManualStage, listening
     stage.puppet("added", "c1", {"old": 1})
 
     listening.wait_for("added", "c1")
-    assert listening.listeners.groups() == ["added", "g"]
+    assert listening.directory.groups() == ["added", "g"]
     assert listening.groups_asked() == {"added"}
 
 
@@ -274,7 +274,7 @@ def test_group_change_3_1_adds_the_group_to_a_topic_that_others_read(stage: Manu
 
     stage.puppet("added", "c1", {"old": 1})
 
-    groups = listening.interests.consumer_groups_per_topic
+    groups = listening.directory.consumer_groups_per_topic
     eventually(lambda: groups == {"old": {"added", "g"}}, 5, "both groups are interested")
 
 
@@ -284,18 +284,18 @@ def test_group_change_3_2_adds_a_topic_that_was_not_read_before(stage: ManualSta
 
     stage.puppet("added", "c1", {"unread": 1})
 
-    groups = listening.interests.consumer_groups_per_topic
+    groups = listening.directory.consumer_groups_per_topic
     eventually(lambda: groups == {"old": {"g"}, "unread": {"added"}}, 5, "the topic has its first group")
 
 
-def test_group_change_4_notes_a_new_group_with_wildcard_interests(stage: ManualStage, listening: Listening) -> None:
+def test_group_change_4_notes_a_new_group_with_wildcard_subscriptions(stage: ManualStage, listening: Listening) -> None:
     listening.start()
 
     stage.puppet("white", "c1", {"o.*": 1}, WHITE_LIST)
     stage.puppet("black", "c1", {"o.*": 1}, BLACK_LIST)
 
-    eventually(lambda: listening.interests.groups_of("old") == {"white"}, 5, "the white list means it")
-    eventually(lambda: listening.interests.groups_of("new") == {"black"}, 5, "the black list means all others")
+    eventually(lambda: listening.directory.groups_of("old") == {"white"}, 5, "the white list means it")
+    eventually(lambda: listening.directory.groups_of("new") == {"black"}, 5, "the black list means all others")
 
 
 def test_group_change_5_rebalances_a_group_that_reads_existing_topics_and_no_other(world: World) -> None:
@@ -321,13 +321,13 @@ def test_member_change_1_forgets_topics_without_subscribers(stage: ManualStage, 
     leaver = stage.puppet("g", "c2", {"gone": 1, "gone-too": 1})
     wild = stage.puppet("g", "c3", {"o.*": 1}, WHITE_LIST)
     listening.start()
-    interests = listening.interests
-    assert interests.consumer_groups_per_topic == {"old": {"g"}, "gone": {"g", "other"}, "gone-too": {"g"}}
+    directory = listening.directory
+    assert directory.consumer_groups_per_topic == {"old": {"g"}, "gone": {"g", "other"}, "gone-too": {"g"}}
 
     leaver.close()
-    eventually(lambda: interests.consumer_groups_per_topic == {"old": {"g"}, "gone": {"other"}}, 5, "its topics go")
+    eventually(lambda: directory.consumer_groups_per_topic == {"old": {"g"}, "gone": {"other"}}, 5, "its topics go")
     wild.close()
-    eventually(lambda: interests.groups_with_wildcard_topics == {}, 5, "its wildcard goes")
+    eventually(lambda: directory.groups_with_wildcard_topics == {}, 5, "its wildcard goes")
 
 
 def test_member_change_2_does_nothing_for_a_group_without_a_consumer(world: World) -> None:
@@ -366,8 +366,8 @@ def test_topic_change_1_gets_the_newly_added_topic(world: World, listening: List
 
     world.topic("added", 3)
 
-    eventually(lambda: "added" in listening.listeners.topics(), 5, "the topic is known")
-    assert listening.listeners.topics()["added"].partitions == (0, 1, 2)
+    eventually(lambda: "added" in listening.directory.topics, 5, "the topic is known")
+    assert listening.directory.topics["added"].partitions == (0, 1, 2)
 
 
 def test_topic_change_2_1_listens_for_the_partitions_of_the_new_topic(

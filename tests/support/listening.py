@@ -6,13 +6,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from coordinator.listeners.listeners import Listeners
-from coordinator.listeners.topics import Interests
+from coordinator.listeners.topics import AskForTurn
+from coordinator.regions.turns import Regions
+from coordinator.term.directory import Directory
 from coordinator.term.operator_requests import Asked
+from coordinator.term.request_queue import RequestQueue, TurnKey
+from coordinator.term.term import Term
 from coordinator.zk.runtime import Task, ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Store
 from tests.support.terms import a_term
 from tests.support.wait import eventually
+
+
+def listeners_of(term: Term, directory: Directory, ask: AskForTurn, asked: Asked | None = None) -> Listeners:
+    """Listeners without handlers: `ask` gets the turns that they request."""
+    regions = Regions(term, RequestQueue(term.runtime), lambda group: False)
+    return Listeners(term, directory, ask, asked or Asked(term), lambda group: None, regions)
 
 
 class Listening:
@@ -25,11 +35,14 @@ class Listening:
         self.asked: list[tuple[str, str]] = []
         term = a_term(store, runtime)
         self.problems = term.problems
-        self.interests = Interests(runtime)
+        self.directory = Directory(runtime)
         self.by_operators = Asked(term)
-        self.listeners = Listeners(term, self.interests, lambda *asked: self.asked.append(asked), self.by_operators)
+        self.listeners = listeners_of(term, self.directory, self._note, self.by_operators)
         self._runtime = runtime
         self._thread: Task | None = None
+
+    def _note(self, key: TurnKey, change: str) -> None:
+        self.asked.append((key.name, change))
 
     def start(self) -> None:
         """Start up, as `coordinatorStartup` does, then handle what the watches tell."""

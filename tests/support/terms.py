@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 from coordinator.term.config import CoordinatorConfig
+from coordinator.term.directory import Directory
 from coordinator.term.elector import Election
 from coordinator.term.metrics import CoordinatorMetrics
 from coordinator.term.reading import Problems
@@ -13,6 +15,7 @@ from coordinator.term.term import Term
 from coordinator.zk.lease import Lease
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Store
+from coordinator.zk.znodes.records import Topic
 
 NO_DELAY: dict[str, Any] = {"zk": "unreachable:1", "group_initial_rebalance_delay_ms": 0}
 
@@ -44,6 +47,13 @@ def a_term(
     term = Term(Election(epoch, fence), store, runtime, options, Problems(runtime, metrics), metrics)
     term.lease = HeldLease()
     return term
+
+
+def directory_of(term: Term, topics: Mapping[str, Topic]) -> Directory:
+    """A term's directory where listeners have found these topics."""
+    directory = Directory(term.runtime)
+    directory.topics = topics
+    return directory
 
 
 def with_store(term: Term, store: Store) -> Term:

@@ -15,10 +15,11 @@ import pytest
 from consumer.membership.registration import register
 from coordinator.assignors import Assignment, RangeAssignor, Subscriber, assigned
 from coordinator.assignors.sticky import StickyAssignor
-from coordinator.rebalance.handlers import GroupTurns, Handlers, RecordingAssignor
+from coordinator.rebalance.handlers import HandledGroup, Handlers, RecordingAssignor
+from coordinator.rebalance.pacing import TurnPaces
 from coordinator.rebalance.rebalancer import Turn
 from coordinator.term.operator_requests import Asked, Requested
-from coordinator.term.request_queue import Request
+from coordinator.term.request_queue import GroupTurn, Request, change
 from coordinator.term.term import LeaseLapsed
 from coordinator.zk.errors import ConnectionLost, EpochOver, RebalanceFailed
 from coordinator.zk.znodes.group_state import GroupState
@@ -27,7 +28,7 @@ from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, LONGEST_
 from coordinator.zk.znodes.records import EpochRecord, Registration, Topic
 from tests.property.tree import MemoryTree
 from tests.support.strategies import RANGE, only
-from tests.support.terms import a_term
+from tests.support.terms import a_term, directory_of
 from tests.unit.manual import ManualRuntime
 from tests.unit.strategies import numbered, parts
 
@@ -111,12 +112,13 @@ class Node:
             registration = Registration(f"{name}-life", {"t": 1}, "static", protocols=("made",), lease_ms=1000)
             register(self.tree.open(), GroupPaths(group), name, registration, None)
         term = a_term(self.tree.open(), runtime, 1, node.stat.version, max_rebalance_retries=RETRIES)
-        self.handlers = Handlers(term, only(assignor), self.over.append, Asked(term))
-        self.handlers.start(lambda: {"t": Topic("t", "t-1", (0, 1))})
+        directory = directory_of(term, {"t": Topic("t", "t-1", (0, 1))})
+        self.handlers = Handlers(term, directory, only(assignor), Asked(term), self.over.append)
+        self.handlers.start()
 
     def turn(self, group: str) -> GroupState:
         """A turn, as a handler takes it; the state afterwards."""
-        self.handlers._take_turn(Request(group, ("a change",)))
+        self.handlers._take_turn(Request(GroupTurn(group), (change("a change"),)))
         path = GroupPaths(group).state
         return GroupState.parse(path, self.tree.data(path) or b"{}")
 
@@ -189,7 +191,7 @@ def test_the_order_of_an_input_is_not_in_the_text() -> None:
 # ---- pace of turns: after acknowledgements, refusals, and requests in a loop
 
 
-PATHS = GroupPaths("g")
+PATHS, KEY = GroupPaths("g"), GroupTurn("g")
 ELSEWHERE: Any = None
 """The store, which no test here touches."""
 
@@ -203,9 +205,9 @@ class Group:
     def __init__(self, turn: Turn | None = None, asked: type[Asked] = Asked, not_before_s: float = 0.0) -> None:
         self.runtime = ManualRuntime()
         term = a_term(ELSEWHERE, self.runtime)
-        self.handlers = Handlers(term, RANGE, print, asked(term))
-        self.turns = GroupTurns(self, not_before=self.runtime.now + not_before_s)  # type: ignore[arg-type]
-        self.handlers._groups["g"] = self.turns
+        self.handlers = Handlers(term, directory_of(term, {}), RANGE, asked(term), print)
+        self.handled = HandledGroup(self, paces=TurnPaces(self.runtime.now + not_before_s))  # type: ignore[arg-type]
+        self.handlers._groups[KEY] = self.handled
         self.taken = 0
         self._turn = turn
 
@@ -218,7 +220,7 @@ class Group:
         request = self.handlers.requests.take()
         assert request is not None
         self.handlers._take_turn(request)
-        self.handlers.requests.done("g")
+        self.handlers.requests.done(KEY)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +231,7 @@ class Group:
 def test_acknowledgement_is_handled_after(outstanding: set[str], waits_s: float) -> None:
     """All acknowledgements in quick succession in one turn, the last one at once."""
     group = Group()
-    group.turns.outstanding = outstanding
+    group.handled.outstanding = outstanding
     began = group.runtime.now
     group.handlers.on_acknowledge(PATHS.channel("c1"))
 
@@ -248,24 +250,24 @@ def test_acknowledgement_is_handled_after(outstanding: set[str], waits_s: float)
     ],
 )
 def test_turns_that_are_refused_idle_requested_or_a_generation_back_off(turn: Turn, pauses: list[float]) -> None:
-    turns = GroupTurns()
+    paces = TurnPaces()
     now = 100.0
     found = []
     for _ in pauses:
-        turns.pace(turn, now)
-        found.append(round(turns.not_before - now, 6))
-        now = turns.not_before + 0.001
+        paces.taken(turn, now)
+        found.append(round(paces.not_before - now, 6))
+        now = paces.not_before + 0.001
 
     assert found == pauses
-    turns.pace(Turn(0.0), now)
-    assert turns.not_before == now
+    paces.taken(Turn(0.0), now)
+    assert paces.not_before == now
 
 
 def test_idle_turns_far_apart_never_back_off() -> None:
-    turns = GroupTurns()
+    paces = TurnPaces()
     for now in range(100):
-        turns.pace(Turn(None, is_idle=True), float(now))
-    assert turns.not_before == 99.0
+        paces.taken(Turn(None, is_idle=True), float(now))
+    assert paces.not_before == 99.0
 
 
 @pytest.mark.long
@@ -273,7 +275,7 @@ def test_requests_during_a_back_off_bring_no_turn_before_its_end() -> None:
     group = Group(Turn(0.05, is_refused=True))
     end = group.runtime.now + 60
     while group.runtime.now < end:
-        group.handlers.requests.request("g", "a change")
+        group.handlers.requests.request(KEY, change("a change"))
         group.handle()
         group.runtime.now += 0.001
 
@@ -292,7 +294,7 @@ def test_a_turn_after_an_unanswered_one_counts_from_the_change_that_began_both()
 
     group = Late()
     for _ in range(2):
-        group.handlers.ask("g", "c1 is gone")
+        group.handlers.ask(KEY, "c1 is gone")
         group.runtime.now += 15
         group.handle()
 
@@ -313,7 +315,7 @@ def test_an_operators_requests_in_a_loop_are_paced_a_single_one_is_not() -> None
     group = Group(Turn(None, state=GroupState("Stable")), AskedAgain, not_before_s=5.0)
     began, taken = group.runtime.now, []
     while group.runtime.now < began + 60:
-        group.handlers.requests.request("g", "a request")
+        group.handlers.requests.request(KEY, change("a request"))
         group.handle()
         taken.append(group.taken)
         group.runtime.now += 0.01
@@ -322,8 +324,8 @@ def test_an_operators_requests_in_a_loop_are_paced_a_single_one_is_not() -> None
     assert 25 < taken[-1] < 35
 
     group.runtime.now += 3600
-    group.turns.not_before = group.runtime.now + 5.0
-    group.handlers.requests.request("g", "a request")
+    group.handled.paces.not_before = group.runtime.now + 5.0
+    group.handlers.requests.request(KEY, change("a request"))
     group.handle()
     assert group.taken == taken[-1] + 1, "an hour later it is a single one again"
 
@@ -343,12 +345,12 @@ class FailingRebalancer:
 def test_log_record_of_a_failed_turn_holds_no_object(error: type[Exception], caplog: pytest.LogCaptureFixture) -> None:
     group, rebalancer = Group(), FailingRebalancer(error("turn failed"))
     kept = weakref.ref(rebalancer)
-    group.handlers._groups["g"] = GroupTurns(rebalancer)  # type: ignore[arg-type]
-    group.handlers.ask("g", "joined c1")
+    group.handlers._groups[KEY] = HandledGroup(rebalancer)  # type: ignore[arg-type]
+    group.handlers.ask(KEY, "joined c1")
 
     with caplog.at_level(logging.DEBUG):
         group.handle()
-    del group.handlers._groups["g"], rebalancer
+    del group.handlers._groups[KEY], rebalancer
     gc.collect()
 
     assert "reason=turn failed" in caplog.text

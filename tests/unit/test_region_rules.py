@@ -25,7 +25,7 @@ from coordinator.regions.plan import (
 from coordinator.regions.region_reader import GroupRegionReader
 from coordinator.regions.turns import ENDED_KEPT, ZNODES_A_TURN, Regions, RegionTurns, to_retire
 from coordinator.term.reading import GroupMemory, Problems
-from coordinator.term.request_queue import Request, RequestQueue
+from coordinator.term.request_queue import AGAIN, RegionTurn, Request, RequestQueue
 from coordinator.zk.errors import ConnectionLost, OutcomeUnknown, RebalanceFailed
 from coordinator.zk.security.policy import AclPolicy
 from coordinator.zk.store import MAX_OPERATIONS, Create, Delete, Operation, Store
@@ -396,17 +396,17 @@ def test_region_takes_its_turn_only_after_the_last_member_of_all_groups_drained(
     runtime = ManualRuntime()
     requests = RequestQueue(runtime)
     unused: Any = None
-    regions = Regions(a_term(unused, runtime), lambda group: False)
+    regions = Regions(a_term(unused, runtime), requests, lambda group: False)
     step = RegionStep("r", RUNNING, replace(RUNNING, open=1, next_sequence=2, groups=("g", "h")))
 
-    regions.after_turn("g", step, STATE, {"c1", "c2"}, requests)
-    regions.after_turn("h", step, STATE, {"c3"}, requests)
-    assert regions.acknowledged("g", "c1", requests) and regions.acknowledged("h", "c3", requests)
-    assert not regions.acknowledged("g", "c1", requests), "it had none any more"
+    regions.after_turn("g", step, STATE, {"c1", "c2"})
+    regions.after_turn("h", step, STATE, {"c3"})
+    assert regions.acknowledged("g", "c1") and regions.acknowledged("h", "c3")
+    assert not regions.acknowledged("g", "c1"), "it had none any more"
     assert len(requests) == 0
 
-    assert regions.acknowledged("g", "c2", requests)
-    assert requests.take() == Request("region r", ("again",))
+    assert regions.acknowledged("g", "c2")
+    assert requests.take() == Request(RegionTurn("r"), (AGAIN,))
 
 
 # ---- sizes in ZooKeeper are bounded, and manual edits are possible
@@ -528,14 +528,14 @@ def test_malformed_policy_of_the_chroot_keeps_bindings(top: bytes, own: bytes | 
 
 def test_region_takes_no_turn_after_a_group_turn_without_relevant_changes() -> None:
     runtime = ManualRuntime()
-    regions = Regions(a_term(a_tree(RUNNING).open(), runtime), lambda group: False)
     queue = RequestQueue(runtime)
+    regions = Regions(a_term(a_tree(RUNNING).open(), runtime), queue, lambda group: False)
 
     def asks(step: RegionStep, state: GroupState = STATE, draining: frozenset[str] = frozenset()) -> bool:
-        regions.after_turn("g", step, state, draining, queue)
+        regions.after_turn("g", step, state, draining)
         runtime.now += 1.0
         is_asked = len(queue) > 0
-        queue.forget("region r")
+        queue.forget(RegionTurn("r"))
         return is_asked
 
     same = RegionStep("r", RUNNING, RUNNING)

@@ -11,9 +11,9 @@ import pytest
 
 from consumer.membership.registration import heartbeat_s
 from coordinator.listeners.listeners import Agenda, Event
-from coordinator.listeners.topics import Interests
 from coordinator.service import CoordinatorService, _Session
 from coordinator.term.config import CoordinatorConfig
+from coordinator.term.directory import Directory
 from coordinator.term.reading import Findings, Problems
 from coordinator.term.term import LeaseLapsed, ServerClock, Term
 from coordinator.zk.errors import EpochOver, Refused, SessionLost
@@ -299,8 +299,8 @@ def registrations(text: str) -> list[Registration]:
 
 
 @pytest.fixture
-def interests() -> Interests:
-    return Interests(ManualRuntime())
+def directory() -> Directory:
+    return Directory(ManualRuntime())
 
 
 CONCERNED: dict[str, tuple[str, dict[str, str]]] = {
@@ -319,31 +319,31 @@ CONCERNED: dict[str, tuple[str, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("title", CONCERNED)
-def test_groups_that_a_topic_concerns(interests: Interests, title: str) -> None:
+def test_groups_that_a_topic_concerns(directory: Directory, title: str) -> None:
     updates, concerned = CONCERNED[title]
 
     for group, _, members in (update.strip().partition(": ") for update in updates.split(";")):
-        interests.update(group, registrations(members))
+        directory.update(group, registrations(members))
 
-    assert {topic: interests.groups_of(topic) for topic in concerned} == {
+    assert {topic: directory.groups_of(topic) for topic in concerned} == {
         topic: set(groups.split()) for topic, groups in concerned.items()
     }
 
 
-def test_groups_are_known_by_topic_until_they_leave(interests: Interests) -> None:
-    interests.update("g", registrations("t t,u"))
-    interests.update("h", registrations("u"))
-    assert interests.consumer_groups_per_topic == {"t": {"g"}, "u": {"g", "h"}}
+def test_groups_are_known_by_topic_until_they_leave(directory: Directory) -> None:
+    directory.update("g", registrations("t t,u"))
+    directory.update("h", registrations("u"))
+    assert directory.consumer_groups_per_topic == {"t": {"g"}, "u": {"g", "h"}}
 
-    interests.update("g", registrations("t u +w.*"))
-    interests.update("g", registrations("u"))
-    assert interests.consumer_groups_per_topic == {"u": {"g", "h"}}
-    assert interests.groups_with_wildcard_topics == {}
+    directory.update("g", registrations("t u +w.*"))
+    directory.update("g", registrations("u"))
+    assert directory.consumer_groups_per_topic == {"u": {"g", "h"}}
+    assert directory.groups_with_wildcard_topics == {}
 
-    interests.update("g", registrations("t +.*"))
-    interests.forget("g")
-    assert interests.consumer_groups_per_topic == {"u": {"h"}}
-    assert interests.groups_with_wildcard_topics == {}
+    directory.update("g", registrations("t +.*"))
+    directory.forget("g")
+    assert directory.consumer_groups_per_topic == {"u": {"h"}}
+    assert directory.groups_with_wildcard_topics == {}
 
 
 class Unlooked(dict[str, set[str]]):
@@ -355,22 +355,22 @@ class Unlooked(dict[str, set[str]]):
     items = keys = values = __iter__  # type: ignore[assignment]
 
 
-def test_a_change_looks_only_at_the_topics_that_changed(interests: Interests) -> None:
-    interests.update("big", registrations(",".join(f"invented-{number}" for number in range(1000))))
-    interests.consumer_groups_per_topic = Unlooked(interests.consumer_groups_per_topic)
+def test_a_change_looks_only_at_the_topics_that_changed(directory: Directory) -> None:
+    directory.update("big", registrations(",".join(f"invented-{number}" for number in range(1000))))
+    directory.consumer_groups_per_topic = Unlooked(directory.consumer_groups_per_topic)
 
-    interests.update("g", registrations("t"))
-    interests.update("g", registrations("u"))
-    interests.forget("g")
+    directory.update("g", registrations("t"))
+    directory.update("g", registrations("u"))
+    directory.forget("g")
 
-    assert interests.groups_of("u") == set()
-    assert interests.groups_of("invented-7") == {"big"}
+    assert directory.groups_of("u") == set()
+    assert directory.groups_of("invented-7") == {"big"}
 
 
-def test_equal_wildcards_of_many_members_are_matched_once(interests: Interests) -> None:
-    interests.update("g", registrations("+fl.* " * 50))
+def test_equal_wildcards_of_many_members_are_matched_once(directory: Directory) -> None:
+    directory.update("g", registrations("+fl.* " * 50))
 
-    assert len(interests.groups_with_wildcard_topics["g"]) == 1
+    assert len(directory.groups_with_wildcard_topics["g"]) == 1
 
 
 # ---- health: a node is elected with its lease, or stands by with a session

@@ -1,6 +1,6 @@
 """The coordinator's decisions for a group: its state, with target and eviction holds, and its history.
 
-Also client-side assignment (sources G1 to G3): protocols, assignment requests to a leader, its proposed assignments, and
+Also client-side assignment (sources G1 to G3): protocols, assignment requests to a leader, its proposed assignments and
 its own requests. JoinGroup is the `client` field of a registration, generation metadata the assignment request,
 SyncGroup the proposed assignment below it. The coordinator interprets neither metadata nor member state: both are
 base64 here, bytes for assignors only.

@@ -219,7 +219,7 @@ def handler_waits_for_acknowledgements() -> None:
     def waiting(original: Any) -> Any:
         def take_turn(self: Handlers, request: Any) -> None:
             original(self, request)
-            paths, until = GroupPaths(request.group), time.monotonic() + LONGEST_WAIT_S
+            paths, until = GroupPaths(request.key.name), time.monotonic() + LONGEST_WAIT_S
             store = self._term.store
             listing = store.children(paths.channels)
             channels = [paths.channel(name) for name in (listing.names if listing is not None else ())]
