@@ -126,7 +126,8 @@ class Consumer:
         self._client = client_assignment(context, self._log, assignors)
         self._region = RegionMember(context, self) if config.region else None
         consumption = Consumption(subscription, self, Starts(self._log, config.start_rule, config.region))
-        self._member = ConsumerMember(context, opener, consumption, self._client, self._region)
+        roles = [role for role in (self._client, self._region) if role is not None]
+        self._member = ConsumerMember(context, opener, consumption, roles)
         host, port = config.metrics_host, config.metrics_port
         self._server = MetricsServer(metrics.registry, host, port, self._runtime, metrics.unhealthy)
         self._server.start()

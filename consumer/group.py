@@ -31,7 +31,7 @@ from coordinator.zk.znodes.records import Channel
 from .config import CLIENT_SIDE, ConsumerConfig, Subscription
 from .errors import AssignmentFailed
 from .membership.call_guard import CallGuard, MemberContext, exclusive, shared
-from .membership.client_assignment import ClientAssignment, Decision, MemberMetadata, Role
+from .membership.client_assignment import ClientAssignment, Decision, MemberMetadata, ProtocolType
 from .membership.member import ConsumerMember
 
 log = logging.getLogger(__name__)
@@ -99,15 +99,15 @@ class GroupMember:
         opener = open_store or config.opener(f"member {config.consumer}")
         context = MemberContext(config, self._runtime)
         self._calls = context.calls
-        self._role = _Role(self._calls, protocol_type, checked, assign, on_assigned, on_revoked, on_lost)
-        self._client = ClientAssignment(context, self._role)
+        self._protocol = _Protocol(self._calls, protocol_type, checked, assign, on_assigned, on_revoked, on_lost)
+        self._client = ClientAssignment(context, self._protocol)
         self.name = config.consumer
-        self._member = ConsumerMember(context, opener, None, self._client)
+        self._member = ConsumerMember(context, opener, None, [self._client])
 
     @property
     def assignment(self) -> Given | None:
         """This member's assignment; None while there is none."""
-        return self._role.given
+        return self._protocol.given
 
     @property
     def may_run(self) -> bool:
@@ -119,7 +119,7 @@ class GroupMember:
         :raises Inherited: in a process that was forked since.
         """
         self._calls.refuse_inherited()
-        return self._role.given is not None and self._member.may_fetch
+        return self._protocol.given is not None and self._member.may_fetch
 
     @exclusive
     def poll(self, timeout_ms: int = 0) -> Given | None:
@@ -136,12 +136,12 @@ class GroupMember:
         :raises NotAuthorized: when an ACL refuses the first registration, or credentials are required.
         """
         deadline = self._runtime.monotonic() + seconds(timeout_ms)
-        changes = self._role.changes
+        changes = self._protocol.changes
         while not self._calls.is_closing:
             self._member.tend()
             left_s = deadline - self._runtime.monotonic()
-            if left_s <= 0 or self._role.changes != changes:
-                return self._role.given
+            if left_s <= 0 or self._protocol.changes != changes:
+                return self._protocol.given
             is_out = self._member.channel is None  # it registers again after a backoff, without a wake-up
             self._calls.wait(min(left_s, BACKOFF_LOOK_S) if is_out else left_s)
         return None
@@ -152,7 +152,7 @@ class GroupMember:
 
         :raises UsageError: when there is no protocol, a name is invalid, or the metadata exceeds its limit.
         """
-        self._role.protocols = _checked(protocols)
+        self._protocol.protocols = _checked(protocols)
         self._member.rejoin()
 
     @shared
@@ -176,7 +176,7 @@ class GroupMember:
 
 
 @dataclass(eq=False)
-class _Role(Role):
+class _Protocol(ProtocolType):
     """Calls the application's callbacks.
 
     :ivar given: its assignment, None without one; `changes` counts its changes.

@@ -38,7 +38,7 @@ from coordinator.zk.znodes.topic_filter import GroupFilters, TopicFilter
 from ..config import CLIENT_SIDE, COORDINATOR_SIDE, Subscription
 from ..logs.base import Log, Offsets, TopicIdPartition
 from ..membership.call_guard import MemberContext
-from ..membership.client_assignment import IDS_AT_ONCE, ClientAssignment, Decision, MemberMetadata, Role
+from ..membership.client_assignment import IDS_AT_ONCE, ClientAssignment, Decision, MemberMetadata, ProtocolType
 from .adapter import CoordinatorStrategy
 from .base import Assignment, ClientAssignor, Cluster, Held
 from .lag import LagAssignor
@@ -94,8 +94,8 @@ class _LedAssignment:
     differs_since: float | None = None
 
 
-class ConsumerRole(Role):
-    """A member that consumes partitions.
+class ConsumerProtocol(ProtocolType):
+    """The protocol type of members that consume partitions.
 
     :param assignors: the client-side assignors of this member, the preferred first.
     """
@@ -202,7 +202,7 @@ class ConsumerRole(Role):
     # ---- topics, while leading
 
     def wants_rebalance(self, store: Store) -> str:
-        """See `Role`. Topics are read again once per session timeout, in case a watch was lost."""
+        """See `ProtocolType`. Topics are read again once per session timeout, in case a watch was lost."""
         if self._may_have_led:
             self._led = self._previous_assignment(store)
             self._may_have_led = False
@@ -282,7 +282,7 @@ class ConsumerRole(Role):
         return f"topic {changed} has changed" if changed else ""
 
     def requested(self) -> None:
-        """See `Role`. This member's last assignment is void until the next ask."""
+        """See `ProtocolType`. This member's last assignment is void until the next ask."""
         self._led = None
 
     def _on_topics(self, path: str) -> None:
@@ -461,4 +461,4 @@ def client_assignment(
     if COORDINATOR_SIDE in config.sides and not given:
         installed = client_assignors()
         names = [name for name in names if name in installed] or names
-    return ClientAssignment(context, ConsumerRole(context, source, named(names, given)))
+    return ClientAssignment(context, ConsumerProtocol(context, source, named(names, given)))

@@ -27,6 +27,7 @@ from ..logs.base import (
 )
 from ..membership.start_position import EARLIEST, LATEST, NONE
 from ..metrics import Meter, unread
+from .partition_state import PartitionState
 from .poll_order import HEURISTICS, ORDERS, UNBOUNDED
 from .record_buffer import Buffer, Record, records_of
 
@@ -77,12 +78,13 @@ class Looks:
 
 
 class Fetcher:
-    """The positions of one consumer. A revoked partition is removed with its fetched records.
+    """The assigned partitions of one consumer.
 
     :param auto_offset_reset: `earliest`, `latest`, or `none`: without a jump, `refuse_out_of_range` raises.
     :param region: the consistent region of plain consumers that the group is in, in which positions are never reset;
         empty without one.
     :param source: the source of the records; that of the log when it is None.
+    :ivar assignment: the assigned partitions in order. Replaced by each change, never edited: other threads read it.
     """
 
     def __init__(
@@ -97,32 +99,29 @@ class Fetcher:
         self._log = opened
         self._reset = NONE if region else auto_offset_reset
         self._region = region
-        self._jumps: dict[TopicPartition, Jump] = {}
-        self._refused: dict[TopicPartition, OffsetOutOfRange] = {}
         self._source = source or opened.source()
-        self._positions: dict[TopicPartition, Position] = {}
-        self._suspended: PartitionSet = frozenset()
-        self._complaints: dict[TopicPartition, str] = {}
+        self.assignment: Mapping[TopicPartition, PartitionState] = {}
 
     @property
     def positions(self) -> Mapping[TopicPartition, Position]:
         """Partition -> its fetch position."""
-        return dict(self._positions)
+        return {partition: state.fetched for partition, state in self.assignment.items()}
 
     @property
     def complaints(self) -> dict[TopicPartition, str]:
         """Partitions that cannot be fetched now, each with the reason."""
-        return dict(self._complaints)
+        return {partition: state.problem for partition, state in self.assignment.items() if state.problem}
 
     @property
     def out_of_range(self) -> Set[TopicPartition]:
         """Partitions whose position is out of range. They are not fetched until their jump was taken."""
-        return self._jumps.keys() | self._refused.keys()
+        return {partition for partition, state in self.assignment.items() if state.reset is not None}
 
     @property
     def jumps(self) -> Mapping[TopicPartition, Jump]:
         """The jumps to take, with `jump` or `rewind`."""
-        return dict(self._jumps)
+        resets = ((partition, state.reset) for partition, state in self.assignment.items())
+        return {partition: reset for partition, reset in resets if isinstance(reset, Jump)}
 
     @property
     def is_pending(self) -> bool:
@@ -131,59 +130,51 @@ class Fetcher:
 
     def begin(self, starts: Mapping[TopicPartition, Position]) -> None:
         """Fetch these partitions too."""
-        self._positions.update(starts)
+        begun = {partition: PartitionState(start, start) for partition, start in starts.items()}
+        self.assignment = dict(sorted({**self.assignment, **begun}.items()))
         self._source.assign(starts)
 
     def end(self, partitions: PartitionSet | Iterable[TopicPartition]) -> None:
         """Stop fetching these."""
-        partitions = list(partitions)
-        self._forget_jumps(partitions)
-        self._suspended -= frozenset(partitions)
-        for partition in partitions:
-            self._positions.pop(partition, None)
-            self._complaints.pop(partition, None)
-        self._source.release(partitions)
+        gone = frozenset(partitions)
+        self.assignment = {partition: state for partition, state in self.assignment.items() if partition not in gone}
+        self._source.release(gone)
 
     def suspend(self, partitions: PartitionSet) -> None:
-        """Suspend fetching of exactly these: what was fetched stays, and the others are fetched."""
-        if partitions == self._suspended:
+        """Pause exactly these: what was fetched stays, and the others are fetched."""
+        changed = {part: state for part, state in self.assignment.items() if state.is_paused != (part in partitions)}
+        if not changed:
             return
-        self._source.release(partitions - self._suspended)
-        resumed, self._suspended = self._suspended - partitions, partitions
-        self._source.assign({partition: self._positions[partition] for partition in resumed})
+        self._source.release(partition for partition, state in changed.items() if not state.is_paused)
+        for state in changed.values():
+            state.is_paused = not state.is_paused
+        self._source.assign({partition: state.fetched for partition, state in changed.items() if not state.is_paused})
 
     def rewind(self, partition: TopicPartition, offset: int) -> None:
         """Continue at `offset`: later fetched records were dropped."""
-        self._forget_jumps([partition])
-        position = self._positions[partition] = self._positions[partition]._replace(offset=offset)
-        if partition not in self._suspended:
-            self._source.assign({partition: position})
+        state = self.assignment[partition]
+        state.seek(offset)
+        if not state.is_paused:
+            self._source.assign({partition: state.fetched})
 
     def jump(self) -> None:
         """Reset the positions that are out of range, by `auto_offset_reset`."""
         for partition, jump in self.jumps.items():
             self.rewind(partition, jump.after)
 
-    def _forget_jumps(self, partitions: Iterable[TopicPartition]) -> None:
-        """These have another position by now, or are not fetched any more."""
-        for partition in partitions:
-            self._jumps.pop(partition, None)
-            self._refused.pop(partition, None)
-
     def fetch(self, max_bytes: int, wanted: Collection[TopicPartition] | None = None) -> list[Fetch]:
         """The available records, one fetch of a partition at most; see `Source.poll`."""
         fetches = [fetch for fetch in self._source.poll(max_bytes, wanted) if self._continues(fetch)]
         for fetch in fetches:
-            self._positions[fetch.partition] = Position(fetch.topic_id, fetch.next)
+            self.assignment[fetch.partition].fetched = Position(fetch.topic_id, fetch.next)
             self._meter.fetched(fetch.rows, fetch.nbytes)
-        problems = self._source.problems
-        if self._complaints or problems:
-            self._note(problems)
+        self._note(self._source.problems)
         return fetches
 
     def _continues(self, fetch: Fetch) -> bool:
         """Whether a fetch begins at the position; one that does not would leave a gap, or duplicates."""
-        position = self._positions.get(fetch.partition)
+        state = self.assignment.get(fetch.partition)
+        position = state.fetched if state is not None else None
         if position == (fetch.topic_id, fetch.first):
             return True
         log.error("fetch discarded: partition=%s first=%d position=%s", fetch.partition, fetch.first, position)
@@ -193,8 +184,8 @@ class Fetcher:
 
     def _note(self, problems: Mapping[TopicPartition, CoordinatorError | OSError]) -> None:
         """Log each partition's problem once; it does not stop the others. An unknown topic has no records yet."""
-        for partition in self._complaints.keys() - problems.keys():
-            del self._complaints[partition]
+        for partition in self.complaints.keys() - problems.keys():
+            self.assignment[partition].problem = ""
         for partition, problem in problems.items():
             if isinstance(problem, OffsetOutOfRange):
                 self._note_out_of_range(partition, problem)
@@ -203,11 +194,12 @@ class Fetcher:
 
     def _note_out_of_range(self, partition: TopicPartition, error: OffsetOutOfRange) -> None:
         """The log does not have the next offset: resolve the reset position."""
-        if partition in self._jumps or partition in self._refused:
+        state = self.assignment[partition]
+        if state.reset is not None:
             return
-        topic_id, offset = self._positions[partition]
+        topic_id, offset = state.fetched
         if self._reset == NONE:
-            self._refused[partition] = error
+            state.reset = error
             return self._log_problem(partition, str(error))
         find = self._log.latest if self._reset == LATEST else self._log.earliest
         try:
@@ -216,7 +208,7 @@ class Fetcher:
             return self._log_problem(partition, str(problem))
         if after == offset:  # the log's offsets are inconsistent, or have just changed: fetch again
             return self._log_problem(partition, str(error))
-        self._jumps[partition] = Jump(topic_id, offset, after)
+        state.reset = Jump(topic_id, offset, after)
         self._meter.offset_reset()
         log.warning(
             "offset out of range: partition=%s offset=%d goes_on_at=%d auto_offset_reset=%s reason=%s",
@@ -227,8 +219,9 @@ class Fetcher:
         """
         :raises OffsetOutOfRange: when one of these is out of range, and there is no jump; the message has a remedy.
         """
-        for partition in sorted(self._refused.keys() & partitions):
-            raise OffsetOutOfRange(f"{self._refused[partition]}; {self._remedy(partition)}")
+        for partition in sorted(self.assignment.keys() & partitions):
+            if isinstance(error := self.assignment[partition].reset, OffsetOutOfRange):
+                raise OffsetOutOfRange(f"{error}; {self._remedy(partition)}")
 
     def _remedy(self, partition: TopicPartition) -> str:
         if not self._region:
@@ -244,8 +237,9 @@ class Fetcher:
         )
 
     def _log_problem(self, partition: TopicPartition, problem: str) -> None:
-        if self._complaints.get(partition) != problem:
-            self._complaints[partition] = problem
+        state = self.assignment[partition]
+        if state.problem != problem:
+            state.problem = problem
             log.error("partition fetch failed: partition=%s problem=%s", partition, problem)
 
 
@@ -262,7 +256,6 @@ class Polling:
     :param on_reset: called with positions that were reset because they were out of range.
     :param may_fetch: asked before each fetch.
     :ivar looks: the backoff after empty fetches; ended by what changes the partitions.
-    :ivar paused: the partitions that are paused.
     """
 
     def __init__(
@@ -281,7 +274,6 @@ class Polling:
         self._on_reset = on_reset
         self._may_fetch = may_fetch
         self._buffer = Buffer()
-        self.paused: PartitionSet = frozenset()
         self._pick, self._behind = ORDERS[config.poll_order]
         self._prefetch_rule = HEURISTICS[config.prefetch]
         self.looks = Looks(runtime)
@@ -292,40 +284,43 @@ class Polling:
     def begin(self, starts: Mapping[TopicPartition, Position]) -> None:
         """Fetch these too."""
         self._fetcher.begin(starts)
-        self._buffer.begin(starts)
         self.looks.at_once()
 
     def end(self, partitions: Collection[TopicPartition]) -> None:
         """Stop fetching these; their buffered records and pauses are dropped."""
         self._fetcher.end(partitions)
-        self._buffer.end(partitions)
-        self.paused -= frozenset(partitions)
+        for partition in partitions:
+            self._buffer.drop(partition)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Continue at `offset`."""
         self._fetcher.rewind(partition, offset)
-        self._buffer.seek(partition, offset)
+        self._buffer.drop(partition)
         self.looks.at_once()
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Neither return nor fetch records of these; their buffered records stay."""
-        self.paused |= frozenset(partitions)
-        self._fetcher.suspend(self.paused)
+        self._fetcher.suspend(self.paused | frozenset(partitions))
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Return and fetch these again."""
-        self.paused -= frozenset(partitions)
-        self._fetcher.suspend(self.paused)
+        self._fetcher.suspend(self.paused - frozenset(partitions))
         self.looks.at_once()
+
+    @property
+    def paused(self) -> PartitionSet:
+        """The partitions that are paused. Thread-safe."""
+        return frozenset(partition for partition, state in self._fetcher.assignment.items() if state.is_paused)
 
     @property
     def positions(self) -> dict[TopicPartition, Position]:
         """Partition -> the offset of the next record that is returned. Thread-safe."""
-        return self._buffer.positions
+        return {partition: state.position for partition, state in self._fetcher.assignment.items()}
 
     def position(self, partition: TopicPartition) -> Position | None:
         """The same of one partition, None when it is not assigned."""
-        return self._buffer.position(partition)
+        state = self._fetcher.assignment.get(partition)
+        return state.position if state is not None else None
 
     @property
     def complaints(self) -> dict[TopicPartition, str]:
@@ -346,7 +341,7 @@ class Polling:
         :raises OffsetOutOfRange: when the log does not have an offset, and `auto_offset_reset` is `none`.
         """
         self._reset_out_of_range()
-        has_some = any(self._buffer.there(self.paused))
+        has_some = any(self._buffer.there())
         if not has_some:
             if self.looks.wait_s:
                 return {}
@@ -369,8 +364,8 @@ class Polling:
 
     def ranges_of(self, records: Mapping[TopicPartition, list[Record]]) -> dict[TopicPartition, tuple[int, Position]]:
         """Partition -> the first offset of these records, which the last poll took, and the position after them."""
-        positions = self._buffer.positions
-        return {partition: (batch[0].offset, positions[partition]) for partition, batch in records.items()}
+        assignment = self._fetcher.assignment
+        return {partition: (batch[0].offset, assignment[partition].position) for partition, batch in records.items()}
 
     def _reset_out_of_range(self) -> None:
         """Only for partitions without buffered records: earlier records are returned first."""
@@ -386,7 +381,7 @@ class Polling:
 
     def _take(self, max_records: int | None) -> list[Fetch]:
         bounds = [bound for bound in (max_records, self._config.max_poll_records) if bound is not None and bound > 0]
-        picked = self._pick(self._buffer.there(self.paused), min(bounds, default=UNBOUNDED))
+        picked = self._pick(self._buffer.there(), min(bounds, default=UNBOUNDED))
         fetches = self._buffer.take(picked, self._config.fetch_max_bytes)
         taken = [(fetch.partition, fetch.rows) for fetch in fetches]
         left = self._buffer.left(fetch.partition for fetch in fetches)
@@ -395,13 +390,13 @@ class Polling:
 
     def _prefetch(self) -> None:
         most = self._config.max_poll_records if self._config.max_poll_records > 0 else UNBOUNDED
-        waiting = dict(self._buffer.there(self.paused))
-        if targets := self._prefetch_rule(waiting, self._fetchable(), len(self._buffer.assignment), most):
+        waiting = dict(self._buffer.there())
+        if targets := self._prefetch_rule(waiting, self._fetchable(), len(self._fetcher.assignment), most):
             self._fetch(self._prefetches, targets)
 
     def _fetchable(self) -> Collection[TopicPartition]:
-        held = self._buffer.assignment
-        return frozenset(held) - self.paused if self.paused else held
+        held, paused = self._fetcher.assignment.keys(), self.paused
+        return held - paused if paused else held
 
     def _fetch(self, looks: Looks, targets: Collection[TopicPartition], at_least: int = 0) -> None:
         """Fetch within the limits.
@@ -417,7 +412,7 @@ class Polling:
         fetched = self._fetcher.fetch(max(0, room), targets)
         looks.note(began, not fetched, self._fetcher.is_pending)
         for fetch in fetched:
-            self._buffer.add(fetch)
+            self._buffer.add(self._fetcher.assignment[fetch.partition], fetch)
         self._on_fetched(fetched, began)
 
 

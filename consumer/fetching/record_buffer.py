@@ -8,7 +8,7 @@ application does not poll. The application's records are built from Arrow column
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from coordinator.zk.znodes.partitions import TopicPartition
 
-from ..logs.base import POOL, Fetch, Position, fitting_rows
+from ..logs.base import POOL, Fetch, fitting_rows
+from .partition_state import PartitionState
 
 COLUMNS = ("offset", "timestamp", "timestampType", "key", "value", "headers")
 """The columns of a record; topic and partition are the fetch's."""
@@ -62,9 +63,9 @@ class _Batch:
 
 @dataclass(slots=True)
 class _Queue:
-    """The buffered records of one partition; `next` is its fetch position."""
+    """The buffered records of one partition."""
 
-    next: int
+    state: PartitionState
     rows: int = 0
     batches: deque[_Batch] = field(default_factory=deque)
 
@@ -78,76 +79,34 @@ def packed(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, int]:
 
 
 class Buffer:
-    """The buffered records, and the positions of the partitions: after the last record that was returned.
-
-    Partitions have their turns in the order in which they received records.
-    """
+    """The buffered records. Partitions have their turns in the order in which they received records."""
 
     def __init__(self) -> None:
-        self._positions: dict[TopicPartition, Position] = {}
         self._queues: dict[TopicPartition, _Queue] = {}
         self._unpacked: list[_Batch] = []
         self.nbytes = 0
-
-    # ---- partitions
-
-    @property
-    def positions(self) -> dict[TopicPartition, Position]:
-        """Partition -> the offset after the last record that was returned. Thread-safe."""
-        return dict(self._positions)
-
-    def position(self, partition: TopicPartition) -> Position | None:
-        """The same of one partition, None when it is not assigned."""
-        return self._positions.get(partition)
-
-    @property
-    def assignment(self) -> Collection[TopicPartition]:
-        """The assigned partitions, in order."""
-        return self._positions.keys()
-
-    def begin(self, starts: Mapping[TopicPartition, Position]) -> None:
-        """Add these partitions at these positions."""
-        self._positions = dict(sorted({**self._positions, **starts}.items()))
-
-    def end(self, partitions: Iterable[TopicPartition]) -> None:
-        """Remove these partitions and their records."""
-        gone = frozenset(partitions)
-        for partition in gone:
-            self._drop(partition)
-        self._positions = {partition: at for partition, at in self._positions.items() if partition not in gone}
-
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Continue at `offset`, and drop the buffered records."""
-        self._drop(partition)
-        self._positions[partition] = self._positions[partition]._replace(offset=offset)
-
-    # ---- records
 
     @property
     def rows(self) -> int:
         """Buffered records, those of paused partitions included. Thread-safe."""
         return sum(queue.rows for queue in list(self._queues.values()))
 
-    def there(self, besides: Collection[TopicPartition] = ()) -> Iterator[tuple[TopicPartition, int]]:
-        """Partitions with their number of buffered records, one or more, in the order of turns.
-
-        :param besides: partitions to exclude.
-        """
-        return ((partition, queue.rows) for partition, queue in self._queues.items() if partition not in besides)
+    def there(self) -> Iterator[tuple[TopicPartition, int]]:
+        """Partitions with their number of buffered records, one or more, in the order of turns; no paused ones."""
+        return ((partition, queue.rows) for partition, queue in self._queues.items() if not queue.state.is_paused)
 
     def left(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The number of buffered records of these partitions, without empty ones."""
         return {partition: self._queues[partition].rows for partition in partitions if partition in self._queues}
 
-    def add(self, fetch: Fetch) -> None:
-        """Append fetched records of one partition; they begin at its fetch position."""
+    def add(self, state: PartitionState, fetch: Fetch) -> None:
+        """Append fetched records of one partition, whose state is after them already."""
         queue = self._queues.get(fetch.partition)
         if queue is None:
             if not fetch.rows:  # only control records, as the markers of Kafka's transactions
-                self._move(fetch.partition, fetch.next)
+                state.returned(fetch.next)
                 return
-            queue = self._queues[fetch.partition] = _Queue(fetch.next)
-        queue.next = fetch.next
+            queue = self._queues[fetch.partition] = _Queue(state)
         for rows in fetch.batches:
             batch = _Batch(rows, rows.nbytes)
             queue.batches.append(batch)
@@ -190,7 +149,7 @@ class Buffer:
     ) -> tuple[Fetch | None, bool]:
         """The taken records of one partition, and whether the byte limit made them fewer than `rows`."""
         queue = self._queues[partition]
-        first, is_cut = self._positions[partition], False
+        first, is_cut = queue.state.position, False
         taken: list[pa.RecordBatch] = []
         for batch in _slices(queue.batches, rows):
             fits = batch.num_rows if room is None else fitting_rows(batch, room)
@@ -204,7 +163,7 @@ class Buffer:
         if not taken:
             return None, is_cut
         self._advance(partition, queue, taken)
-        return Fetch(partition, first.topic_id, first.offset, self._positions[partition].offset, taken), is_cut
+        return Fetch(partition, first.topic_id, first.offset, queue.state.position.offset, taken), is_cut
 
     def _advance(self, partition: TopicPartition, queue: _Queue, taken: list[pa.RecordBatch]) -> None:
         count = sum(part.num_rows for part in taken)
@@ -217,15 +176,13 @@ class Buffer:
             if not batch.left:
                 self.nbytes -= queue.batches.popleft().size
         if queue.rows:
-            self._move(partition, taken[-1].column("offset")[-1].as_py() + 1)
+            queue.state.returned(taken[-1].column("offset")[-1].as_py() + 1)
         else:
             del self._queues[partition]
-            self._move(partition, queue.next)
+            queue.state.returned(queue.state.fetched.offset)
 
-    def _move(self, partition: TopicPartition, offset: int) -> None:
-        self._positions[partition] = self._positions[partition]._replace(offset=offset)
-
-    def _drop(self, partition: TopicPartition) -> None:
+    def drop(self, partition: TopicPartition) -> None:
+        """Drop the records of a partition that was sought or has ended."""
         queue = self._queues.pop(partition, None)
         for batch in queue.batches if queue else ():
             self.nbytes -= batch.size

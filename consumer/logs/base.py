@@ -184,7 +184,11 @@ class Log(Protocol):
 
 
 class Source(Protocol):
-    """The records of one reader's partitions, as they come. Not for several threads."""
+    """The records of one reader's partitions, as they come. Not for several threads.
+
+    A source has fetch positions of its own, since a log that prefetches is ahead of its reader. `assign` sets them, and
+    the reader compares each fetch with its own.
+    """
 
     def assign(self, starts: Mapping[TopicPartition, Position]) -> None:
         """Fetch these partitions too, from these positions; one that is assigned already continues there."""

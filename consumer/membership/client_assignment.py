@@ -17,6 +17,7 @@ from coordinator.zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS, Check, Create
 from coordinator.zk.update import batches
 from coordinator.zk.values import in_chunks
 from coordinator.zk.znodes.group_state import (
+    CLIENT,
     MAX_ANSWER_BYTES,
     MAX_GROUP_METADATA_BYTES,
     MAX_MEMBER_STATE_BYTES,
@@ -31,12 +32,13 @@ from coordinator.zk.znodes.group_state import (
 )
 from coordinator.zk.znodes.json_fields import readable
 from coordinator.zk.znodes.paths import ANSWER, MEMBER_PREFIX, GroupPaths, error_text, shown
-from coordinator.zk.znodes.records import ASSIGN, Channel, Command, Registration
+from coordinator.zk.znodes.records import ASSIGN, ASSIGNMENT_FAILED, STATIC, Channel, Command, Registration
 
-from ..config import Subscription
+from ..config import COORDINATOR_SIDE, Subscription
 from ..errors import AssignmentFailed
 from .call_guard import MemberContext
 from .channel import FencedChannel
+from .roles import Role
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +68,8 @@ class Decision:
     is_cooperative: bool = False
 
 
-class Role(Protocol):
-    """The part that depends on a protocol type. All methods are called inside `poll`."""
+class ProtocolType(Protocol):
+    """What depends on the protocol type of the group. All methods are called inside `poll`."""
 
     def offer(self, subscription: Subscription | None) -> ClientProtocols:
         """The content of the member's registration.
@@ -100,45 +102,56 @@ class Role(Protocol):
         return None
 
 
-class ClientAssignment:
-    """The client side of one member, over all its incarnations; `offer`, `stopped` and `lost` as of `Role`.
+class ClientAssignment(Role):
+    """The role of a member in client-side assignment.
 
-    :param role: the part that depends on the protocol type.
+    :param protocol: the part that depends on the protocol type.
     """
 
-    def __init__(self, context: MemberContext, role: Role) -> None:
+    commands = (ASSIGN, ASSIGNMENT_FAILED)
+
+    def __init__(self, context: MemberContext, protocol: ProtocolType) -> None:
+        self._sides = context.config.sides
         self._paths = context.paths
         self._consumer = context.consumer
         self._runtime = context.runtime
         self._meter = context.meter
-        self._role = role
+        self._protocol = protocol
         self._rejoins = 0
         self._read_ask = ""
         self._failures: list[AssignmentFailed] = []
         self._failed_asks: set[str] = set()
 
-    def offer(self, subscription: Subscription | None) -> ClientProtocols:
-        offered = replace(self._role.offer(subscription), rejoins=self._rejoins)
+    def describe(self, registration: Registration, subscription: Subscription | None) -> Registration:
+        """A coordinator of an earlier release ignores a consumer that supports only client-side protocols."""
+        offered = replace(self._protocol.offer(subscription), rejoins=self._rejoins)
         if (size := offered.metadata_bytes) > MAX_METADATA_BYTES:
             raise UsageError(f"member metadata of {size} bytes, limit is {MAX_METADATA_BYTES}")
-        return offered
+        if COORDINATOR_SIDE in self._sides:
+            return replace(registration, client=offered)
+        topics = registration.subscription if registration.pattern == STATIC else {}
+        return replace(registration, client=offered, pattern=CLIENT, subscription=topics)
 
     def enforce_rebalance(self) -> None:
         """Register the same again, as a rejoin: it causes a rebalance although nothing has changed."""
         self._rejoins += 1
 
-    def stopped(self) -> None:
+    def stopping(self, is_whole: bool) -> None:
+        if is_whole:
+            self.leaving()
+
+    def leaving(self) -> None:
         self._read_ask = ""
-        self._role.stopped()
+        self._protocol.stopped()
 
     def lost(self, reason: str) -> None:
         self._read_ask = ""
         self._failed_asks.clear()
-        self._role.lost(reason)
+        self._protocol.lost(reason)
 
-    def started(self) -> None:
-        """A start that names an ask was applied: its entry must be read."""
-        self._read_ask = ""
+    def started(self, name: str, command: Command) -> None:
+        if command.ask:  # its entry must be read
+            self._read_ask = ""
 
     def raise_failure(self) -> None:
         """
@@ -154,22 +167,18 @@ class ClientAssignment:
         """
         if fenced.channel.ask and fenced.channel.ask != self._read_ask:
             self._read_entry(store, fenced.channel)
-        if reason := self._role.wants_rebalance(store):
+        if reason := self._protocol.wants_rebalance(store):
             request = SyncRequest(self._consumer, fenced.incarnation, reason)
             try:
                 fenced.guarded([Create(self._paths.sync_request, request.to_bytes())])
             except Refused as refused:
                 if refused.path != self._paths.sync_request:
                     raise
-            self._role.requested()
+            self._protocol.requested()
             log.info("rebalance requested: group=%s consumer=%s reason=%s", self._paths.group, self._consumer, reason)
 
-    def obey(self, store: Store, fenced: FencedChannel, name: str, command: Command) -> bool:
-        """Answer an ask, or note that one has failed; whether it was the command's last multi.
-
-        :raises Refused: when it was withdrawn meanwhile: read again.
-        :raises StoreError: when ZooKeeper did not answer: call again.
-        """
+    def apply(self, store: Store, fenced: FencedChannel, name: str, command: Command) -> bool:
+        """Answer an ask, or note that one has failed."""
         if command.option != ASSIGN:
             if command.ask not in self._failed_asks:
                 self._failed_asks.add(command.ask)
@@ -207,7 +216,7 @@ class ClientAssignment:
             protocol = ask.protocol if ask is not None else ""
         self._read_ask = name
         if entry is not None and protocol:  # else the next start names a later ask
-            self._role.assigned(protocol, entry, channel)
+            self._protocol.assigned(protocol, entry, channel)
 
     # ---- the leader
 
@@ -220,7 +229,7 @@ class ClientAssignment:
         :raises StoreError: when ZooKeeper did not answer.
         """
         try:
-            decision = self._role.assign(store, name, ask, self._members(store, ask))
+            decision = self._protocol.assign(store, name, ask, self._members(store, ask))
             entries = {name: replace(entry, protocol=ask.protocol) for name, entry in decision.entries.items()}
             size = 0
             for member, entry in sorted(entries.items()):

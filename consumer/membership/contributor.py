@@ -10,24 +10,27 @@ from dataclasses import replace
 from coordinator.zk.store import Check, Create, Delete, Node, Store
 from coordinator.zk.znodes.json_fields import readable
 from coordinator.zk.znodes.paths import RegionPaths
-from coordinator.zk.znodes.records import Channel, Command
+from coordinator.zk.znodes.records import DRAIN, Channel, Command
 from coordinator.zk.znodes.regions import COMPLETED, ENDS, Checkpoint, Contribution, Order, Progress, Region
 
 from .call_guard import MemberContext
 from .channel import FencedChannel
-from .offsets import CommittedOffsets, OffsetReader
+from .roles import Role
 
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 1.0
 
 
-class Contributor(ABC):
-    """One member's part in its region, over all its incarnations. All methods are called inside `tend`.
+class Contributor(Role, ABC):
+    """The role of a member in its region. All methods are called inside `tend`.
 
     :ivar drain_ms: duration of the last drain; `longest_drain_ms` of the longest.
     :ivar drained: the last checkpoint with its contribution.  :ivar saved: the last complete one of these.
     """
+
+    commands = (DRAIN,)
+    follows_partitions = True
 
     def __init__(self, context: MemberContext) -> None:
         self._config = context.config
@@ -56,13 +59,11 @@ class Contributor(ABC):
         """The same, or a checkpoint waits for this member."""
         return bool(self._paused_for or self._draining_for)
 
-    def stopped(self) -> None:
-        """All partitions are about to be released."""
+    def stopping(self, is_whole: bool) -> None:
         self._paused_for = self._draining_for = 0
 
     def lost(self, reason: str) -> None:
-        """The incarnation is over."""
-        self.stopped()
+        self.stopping(is_whole=True)
 
     def tend(self, store: Store, fenced: FencedChannel) -> None:
         """Continue after a checkpoint has ended.
@@ -72,7 +73,7 @@ class Contributor(ABC):
         if self.is_in_checkpoint:
             self._look_for_the_end(store, fenced.channel)
 
-    def drain(self, store: Store, fenced: FencedChannel, name: str, command: Command) -> bool | None:
+    def apply(self, store: Store, fenced: FencedChannel, name: str, command: Command) -> bool | None:
         """Contribute to a checkpoint; False when the command is not for this member's present reset.
 
         None when that is not possible yet: the command stays, and the member is woken to try again.
@@ -180,23 +181,3 @@ class Contributor(ABC):
     def _on_end(self, path: str) -> None:
         self._look.set()
         self._wake.set()
-
-
-class StatefulContributor(Contributor):
-    """A member with a state in its region: a start stays until that state is restored (`operator/region.py`)."""
-
-    @abstractmethod
-    def reading(self, offsets: CommittedOffsets) -> OffsetReader:
-        """Reads the offsets at which partitions begin."""
-
-    @abstractmethod
-    def ordered(self, channel: Channel, order: Order) -> None:
-        """A start is about to be applied: all its partitions begin at its cut, also running ones."""
-
-    @abstractmethod
-    def is_applied(self, channel: Channel, name: str, command: Command) -> bool:
-        """Whether a start that is still in the channel has been applied completely, and waits for the state."""
-
-    @abstractmethod
-    def started(self, name: str) -> None:
-        """The start of that name was applied; it is removed when the state is restored."""

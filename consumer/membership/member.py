@@ -8,7 +8,8 @@ consumer leave when the application has stopped polling.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import NamedTuple
 
 from coordinator.zk.errors import (
@@ -26,7 +27,7 @@ from coordinator.zk.runtime import FirstLines
 from coordinator.zk.store import Delete, Operation, Store, StoreFactory
 from coordinator.zk.znodes.partitions import PartitionSet
 from coordinator.zk.znodes.paths import error_text, sequence
-from coordinator.zk.znodes.records import DRAIN, START_FETCHER, STOP_FETCHER, Channel, Command, Order
+from coordinator.zk.znodes.records import START_FETCHER, STOP_FETCHER, Channel, Command, Order
 
 from ..config import Subscription
 from ..errors import TURNED_AWAY, ChannelGone, DrainFailed, FencedInstanceId, IllegalGeneration, UnknownMemberId
@@ -34,10 +35,9 @@ from ..logs.base import NO_OFFSETS, Offsets
 from .call_guard import MemberContext
 from .channel import FencedChannel
 from .claims import acknowledgement, after_command, chunks, claim_operations, with_claimed
-from .client_assignment import ClientAssignment
-from .contributor import Contributor, StatefulContributor
-from .offsets import CommittedOffsets, Consumption, Holding, NoPartitions
+from .offsets import CommittedOffsets, Consumption, Holding
 from .registration import Keeper, Registrar
+from .roles import OffsetReader, Role
 from .start_position import find_nowhere
 
 log = logging.getLogger(__name__)
@@ -57,21 +57,15 @@ class Received(NamedTuple):
 class CommandDrain:
     """Applies the commands of one consumer's channel.
 
-    :param client: as of `ConsumerMember`, like `region`: without it its commands are removed unapplied.
+    :param roles: those of the member. A command that none of them applies is removed unapplied.
 
     :ivar stale: commands removed unapplied.  :ivar applied: commands applied.
     """
 
-    def __init__(
-        self,
-        context: MemberContext,
-        offsets: CommittedOffsets,
-        client: ClientAssignment | None = None,
-        region: Contributor | None = None,
-    ) -> None:
-        self._client = client
-        self._region = region
-        self._stateful = region if isinstance(region, StatefulContributor) else None
+    def __init__(self, context: MemberContext, offsets: CommittedOffsets, roles: Sequence[Role] = ()) -> None:
+        self._roles = roles
+        self._applies = {option: role.apply for role in roles for option in role.commands}
+        self._restores = any(role.restores for role in roles)
         self._meter = context.meter
         self._paths = context.paths
         self._consumer = context.consumer
@@ -104,10 +98,8 @@ class CommandDrain:
             return self._stop(store, fenced, name, command, give_up)
         if command.option == START_FETCHER:
             return self._begin(store, fenced, received, command, give_up)
-        if command.option == DRAIN:
-            done = self._region.drain(store, fenced, name, command) if self._region is not None else False
-        else:
-            done = self._client is not None and self._client.obey(store, fenced, name, command)
+        apply = self._applies.get(command.option)
+        done = apply(store, fenced, name, command) if apply is not None else False
         if done:
             self._log_applied(name, command, 0, 0)
         elif done is False:
@@ -155,10 +147,8 @@ class CommandDrain:
         """Stop, seal or commit open records, then one multi: offsets, owners, channel data, the command removed."""
         running = frozenset(fenced.channel.running)
         partitions = (command.partitions or running) & running
-        if self._client is not None and not command.partitions:
-            self._client.stopped()
-        if self._region is not None:
-            self._region.stopped()
+        for role in self._roles:
+            role.stopping(is_whole=not command.partitions)
         give_up(partitions)
         steps = chunks(partitions)
         for number, batch in enumerate(steps, 1):
@@ -174,15 +164,18 @@ class CommandDrain:
         self, store: Store, fenced: FencedChannel, received: Received, command: Command, give_up: GiveUp
     ) -> None:
         """A start; in a consistent region it stays until the member's state is restored, and begins at the cut."""
-        if self._stateful is None:
-            self._start(store, fenced, received.name, command)
-        elif command.region is None:
-            self._remove_unapplied(fenced, received)
-        elif not self._stateful.is_applied(fenced.channel, received.name, command):
+        admitted = [role.admits(fenced.channel, received.name, command) for role in self._roles]
+        if False in admitted:
+            return self._remove_unapplied(fenced, received)
+        if None in admitted:
+            return
+        if self._restores:
             give_up(frozenset(fenced.channel.running))
-            self._stateful.ordered(fenced.channel, command.region)
-            self._start(store, fenced, received.name, command)
-            self._stateful.started(received.name)
+        for role in self._roles:
+            role.ordered(fenced.channel, command)
+        self._start(store, fenced, received.name, command)
+        for role in self._roles:
+            role.started(received.name, command)
 
     def _start(self, store: Store, fenced: FencedChannel, name: str, command: Command) -> None:
         """One multi: missing owners created, channel data, the command removed.
@@ -196,12 +189,10 @@ class CommandDrain:
             claimed = with_claimed(fenced.channel, batch, command.topics)
             after = after_command(claimed, name, command, refused)
             owners = claim_operations(self._paths, self._consumer, command, fenced.incarnation, batch)
-            is_last = number == len(steps) and self._stateful is None
+            is_last = number == len(steps) and not self._restores
             done = acknowledgement(self._paths, self._consumer, name, is_last=is_last)
             fenced.commit(after, [*owners, done])
         self._log_applied(name, command, len(missing - refused), len(refused))
-        if self._client is not None and command.ask:
-            self._client.started()
 
     def _log_applied(self, name: str, command: Command, partitions: int, refused: int) -> None:
         self.applied += 1
@@ -217,8 +208,7 @@ class ConsumerMember:
     """One consumer of a group, over all its incarnations and sessions.
 
     :param consumption: None for a member of a group that assigns no partitions.
-    :param client: its part in client-side assignment, None without it.
-    :param region: its part in its consistent region, None outside a region.
+    :param roles: besides that of its partitions.
     :ivar paths: of the group.  :ivar trace: its events.  :ivar wake: set when `tend` has work.
     """
 
@@ -227,24 +217,24 @@ class ConsumerMember:
         context: MemberContext,
         open_store: StoreFactory,
         consumption: Consumption | None,
-        client: ClientAssignment | None = None,
-        region: Contributor | None = None,
+        roles: Sequence[Role] = (),
     ) -> None:
         self._context = context
         self._runtime = context.runtime
-        self._client = client
-        self._region = region
         self.paths = context.paths
         self.trace = context.trace
         self.wake = context.wake
         find = consumption.starts.find if consumption else find_nowhere
         self._offsets = CommittedOffsets(context.runtime, context.paths, find)
         self._published_at = context.runtime.monotonic()
-        self._drain = CommandDrain(context, self._offsets, client, region)
-        reader = region.reading(self._offsets) if isinstance(region, StatefulContributor) else self._offsets
-        self._holding = Holding(context, consumption.holder if consumption else NoPartitions(), reader)
-        self._keeper = Keeper(context, self._offsets, has_owners=consumption is not None)
-        self._registrar = Registrar(context, open_store, self._keeper, consumption, client)
+        reader: OffsetReader = self._offsets
+        for role in roles:
+            reader = role.reading(reader)
+        partitions = [Holding(context, consumption.holder, reader)] if consumption is not None else []
+        self._roles = sorted([*roles, *partitions], key=lambda role: role.follows_partitions)
+        self._drain = CommandDrain(context, self._offsets, self._roles)
+        self._keeper = Keeper(context, self._offsets, has_owners=bool(partitions))
+        self._registrar = Registrar(context, open_store, self._keeper, consumption, self._roles)
         self._fenced_for_good: FencedInstanceId | None = None
         context.meter.reads_member(
             lambda: self.lease_left_s, lambda: context.runtime.monotonic() - self._keeper.last_poll
@@ -263,7 +253,7 @@ class ConsumerMember:
         """Whether partitions are held, the lease runs, and no checkpoint waits."""
         fenced, lease, store = self._registrar.live, self._registrar.lease, self.store  # read once: for worker threads
         is_ended = fenced is None or fenced.is_ending or store is None or store.lost
-        is_paused = self._region is not None and self._region.is_paused
+        is_paused = any(role.is_paused for role in self._roles)
         return not is_ended and not is_paused and lease is not None and lease.is_held
 
     @property
@@ -308,15 +298,13 @@ class ConsumerMember:
             channel.settle()
             self._registrar.update(channel)
             self._obey(channel)
-            if self._client is not None and self.store is not None:
-                self._client.tend(self.store, channel)
-            self._holding.follow(self.store, channel)
-            if self._region is not None and self.store is not None:
-                self._region.tend(self.store, channel)
+            if (store := self.store) is not None:
+                for role in self._roles:
+                    role.tend(store, channel)
             self._context.calls.succeeded()
             self._offsets.refuse_undecided(channel.channel)
-            if self._client is not None:
-                self._client.raise_failure()
+            for role in self._roles:
+                role.raise_failure()
         except DrainFailed as error:
             self.leave(str(error))
             raise
@@ -417,9 +405,9 @@ class ConsumerMember:
         try:
             fenced.settle()
             try:
-                if self._client is not None:
-                    self._client.stopped()
-                self._holding.give_up(frozenset(fenced.channel.running))
+                for role in self._roles:
+                    role.leaving()
+                self._give_up(frozenset(fenced.channel.running))
             except Exception as error:
                 if not self._context.calls.is_of_callback(error) and isinstance(error, CoordinatorError | OSError):
                     raise
@@ -450,7 +438,7 @@ class ConsumerMember:
         self.wake.clear()
         try:
             applied = self._drain.applied
-            self._drain.drain(self.store, fenced, self._holding.give_up)
+            self._drain.drain(self.store, fenced, self._give_up)
             self._registrar.backoff.succeeded(is_member=self._drain.applied > applied)
         except Refused as refused:
             # Withdrawn meanwhile, or an owner znode appeared: read again.
@@ -460,6 +448,10 @@ class ConsumerMember:
         except BaseException:
             self.wake.set()  # after an exception of the application's callback, for example: its command is still there
             raise
+
+    def _give_up(self, partitions: PartitionSet) -> None:
+        for role in self._roles:
+            role.give_up(partitions)
 
     # ---- the end of an incarnation
 
@@ -479,10 +471,6 @@ class ConsumerMember:
             self._context.trace.over(fenced.incarnation, reason)
         self._registrar.forget()
         self._context.calls.succeeded()
-        try:
-            if self._client is not None:
-                self._client.lost(reason)
-            if self._region is not None:
-                self._region.lost(reason)
-        finally:  # a callback of the application may raise
-            self._holding.drop(reason)
+        with ExitStack() as ending:  # the last role first; all of them, also when a callback raises
+            for role in self._roles:
+                ending.callback(role.lost, reason)

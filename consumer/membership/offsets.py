@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
@@ -24,15 +24,13 @@ from ..logs.base import Position
 from .call_guard import MemberContext
 from .channel import FencedChannel
 from .claims import PARTITIONS_A_STEP, chunks, offset_operations, release_operations
+from .roles import OffsetReader, Record, Role
 from .start_position import StartOffset, Starts, came_later
 
 log = logging.getLogger(__name__)
 
 Find = Callable[[TopicPartition, str, bool], StartOffset]
 """Where a group begins with a partition: (partition, topic id, whether it was added after the group had begun)."""
-
-Record = Callable[[Sequence[Operation]], None]
-"""Commits operations under the consumer's fence."""
 
 
 READ_AGAIN_S = 1.0
@@ -66,27 +64,6 @@ class Consumption(NamedTuple):
     holder: Holder
     starts: Starts
     seal_interval_ms: int = 0
-
-
-class NoPartitions:
-    """The `Holder` of a member of a group that assigns no partitions."""
-
-    def assigned(self, starts: Mapping[TopicPartition, Position]) -> None: ...
-    def revoke(self, partitions: PartitionSet) -> None: ...
-    def lost(self, partitions: PartitionSet) -> None: ...
-
-
-class OffsetReader(Protocol):
-    """Reads the offsets at which running partitions begin.
-
-    :ivar reloads: whether offsets that are known are read again.
-    """
-
-    @property
-    def reloads(self) -> bool: ...
-
-    def read(self, store: Store, channel: Channel, partitions: Iterable[TopicPartition], record: Record) -> Channel:
-        """`channel` with the offsets of `partitions`, as far as they are readable."""
 
 
 class CommittedOffsets:
@@ -314,8 +291,8 @@ class CommittedOffsets:
             self._has_znode |= dict.fromkeys(batch, True)
 
 
-class Holding:
-    """The partitions of a holder, each with the incarnation that it was assigned to."""
+class Holding(Role):
+    """The role of a member with partitions: those of its holder, each with the incarnation that it was assigned to."""
 
     def __init__(self, context: MemberContext, holder: Holder, reader: OffsetReader) -> None:
         self._consumer = context.consumer
@@ -334,7 +311,7 @@ class Holding:
             self._holder.revoke(held)
             self._record_release(held, "revoked")
 
-    def follow(self, store: Store | None, fenced: FencedChannel) -> None:
+    def tend(self, store: Store, fenced: FencedChannel) -> None:
         """Make the fetchers equal to the channel: running partitions are held, others dropped."""
         if fenced.channel is self._held_as:
             return
@@ -344,7 +321,7 @@ class Holding:
             self._holder.lost(gone)
             self._record_release(gone, "lost")
         unread = {part for part, offset in running.items() if offset is None or self._reader.reloads}
-        if unread and store is not None:
+        if unread:
             fenced.channel = self._reader.read(store, fenced.channel, unread, fenced.guarded)
         channel = fenced.channel
         starts = {
@@ -360,8 +337,7 @@ class Holding:
         topics = {part.topic for part in self._held}
         self._meter.holds(len(self._held), len(channel.refused), channel.generation, len(topics))
 
-    def drop(self, reason: str) -> None:
-        """The incarnation is over: its partitions may have other owners."""
+    def lost(self, reason: str) -> None:
         held = frozenset(self._held)
         self._held_as = None
         self._meter.holds(0, 0, 0)

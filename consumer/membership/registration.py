@@ -32,7 +32,6 @@ from coordinator.zk.lease import LEASE_SHARE, Heard, Lease, LeaseLog
 from coordinator.zk.runtime import Runtime, Task
 from coordinator.zk.store import MAX_OPERATIONS, Create, Delete, Node, Operation, SetData, Store, StoreFactory
 from coordinator.zk.update import Failure, ensure, retried
-from coordinator.zk.znodes.group_state import CLIENT
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import Brokers, GroupPaths, parents_of
 from coordinator.zk.znodes.records import (
@@ -47,13 +46,13 @@ from coordinator.zk.znodes.records import (
 )
 from coordinator.zk.znodes.regions import CONSUMERS, SLOTS, RegionMembership
 
-from ..config import COORDINATOR_SIDE, Subscription
+from ..config import Subscription
 from ..errors import ChannelGone, FencedInstanceId, UnknownMemberId
 from .call_guard import MemberContext
 from .channel import FencedChannel
 from .claims import PARTITIONS_A_STEP, release_operations
-from .client_assignment import ClientAssignment
 from .offsets import CommittedOffsets, Consumption
+from .roles import Role
 
 log = logging.getLogger(__name__)
 
@@ -318,7 +317,6 @@ class Registrar:
     """Registers a consumer, and again after an incarnation has ended. For the poll side.
 
     :param consumption: None for a member of a group that assigns no partitions.
-    :param client: None without client-side assignment.
 
     :ivar store: the session; None when there is none.
     :ivar fenced: the channel of the incarnation, None without one.  :ivar lease: its lease.
@@ -331,7 +329,7 @@ class Registrar:
         open_store: StoreFactory,
         keeper: Keeper,
         consumption: Consumption | None,
-        client: ClientAssignment | None,
+        roles: Sequence[Role],
     ) -> None:
         self._context = context
         self._open_store = open_store
@@ -340,7 +338,7 @@ class Registrar:
         self._keeper = keeper
         self._subscription = consumption.subscription if consumption is not None else None
         self._seal_interval_ms = consumption.seal_interval_ms if consumption is not None else 0
-        self._client = client
+        self._roles = roles
         self._own_incarnations: set[str] = set()
         self._is_rejoining = False
         self._missing: set[str] = set()
@@ -362,8 +360,8 @@ class Registrar:
 
         :raises UsageError: when an assignor's metadata for it is too large; nothing has changed then.
         """
-        if self._client is not None:
-            self._client.offer(subscription)
+        for role in self._roles:
+            role.describe(Registration("", subscription.topics, subscription.pattern), subscription)
         self._subscription = subscription
         self.rejoin()
 
@@ -467,27 +465,24 @@ class Registrar:
         return paths, see
 
     def _registration(self, store: Store, incarnation: str) -> Registration:
-        """The registration of a consumer on this session.
-
-        A coordinator of an earlier release ignores a consumer that supports only client-side protocols.
-        """
+        """The registration of a consumer on this session."""
         config, subscription, seal_ms = self._context.config, self._subscription, self._seal_interval_ms
-        client = self._client.offer(subscription) if self._client is not None else None
-        is_client_only = client is not None and COORDINATOR_SIDE not in config.sides
         topics, pattern = (subscription.topics, subscription.pattern) if subscription is not None else ({}, STATIC)
-        return Registration(
+        registration = Registration(
             incarnation=incarnation,
-            subscription=topics if not is_client_only or pattern == STATIC else {},
-            pattern=CLIENT if is_client_only else pattern,
+            subscription=topics,
+            pattern=pattern,
             host=socket.gethostname(),
             protocols=config.protocols,
             lease_ms=round(store.negotiated_timeout_s * LEASE_SHARE * 1000),
             max_poll_interval_ms=config.max_poll_interval_ms,
             seal_interval_ms=seal_ms,
             instance_id=config.group_instance_id,
-            client=client,
             region=RegionMembership(config.region, SLOTS if seal_ms else CONSUMERS) if config.region else None,
         )
+        for role in self._roles:
+            registration = role.describe(registration, subscription)
+        return registration
 
     def update(self, fenced: FencedChannel) -> None:
         """Write a registration that has changed in place: the group is rebalanced.

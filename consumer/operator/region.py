@@ -40,9 +40,10 @@ from ..errors import DrainFailed
 from ..membership.call_guard import MemberContext
 from ..membership.channel import FencedChannel
 from ..membership.claims import PARTITIONS_A_STEP, chunks
-from ..membership.contributor import StatefulContributor
+from ..membership.contributor import Contributor
 from ..membership.member import ConsumerMember
-from ..membership.offsets import CommittedOffsets, Record
+from ..membership.offsets import CommittedOffsets
+from ..membership.roles import OffsetReader, Record
 from ..membership.start_position import find_nowhere
 from ..sealing.segment_files import SegmentFolder, chroot_of, claim
 from .states import State, StateFiles
@@ -91,7 +92,7 @@ class CutReader:
     """
 
     def __init__(
-        self, config: ConsumerConfig, runtime: Runtime, files: StateFiles, offsets: CommittedOffsets, fail: Fail
+        self, config: ConsumerConfig, runtime: Runtime, files: StateFiles, offsets: OffsetReader, fail: Fail
     ) -> None:
         self._config = config
         self._runtime = runtime
@@ -220,14 +221,16 @@ class CutReader:
             record(written)
 
 
-class RegionMember(StatefulContributor):
-    """The stateful part of one member, over all its incarnations.
+class RegionMember(Contributor):
+    """The role of a member with a state in its region: a start stays until that state is restored.
 
     :param application: its `on_drain`, `on_checkpoint` and `on_reset` are called, see `Callbacks`; the state that it
         gives has the offsets of all running partitions.
     :ivar is_ready: whether the application has its state of the present reset.
     :ivar resets: number of states restored.
     """
+
+    restores = True
 
     def __init__(self, context: MemberContext, application: Consumer) -> None:
         super().__init__(context)
@@ -273,14 +276,20 @@ class RegionMember(StatefulContributor):
 
     # ---- commands
 
-    def ordered(self, channel: Channel, order: Order) -> None:
-        """See `StatefulContributor`."""
-        self._cut.begin(order, reloads=bool(channel.running))
+    def admits(self, channel: Channel, name: str, command: Command) -> bool | None:
+        """See `Role`."""
+        if command.region is None:
+            return False
+        return None if self._is_applied(channel, name, command) else True
+
+    def ordered(self, channel: Channel, command: Command) -> None:
+        """All partitions begin at the cut of the start, also running ones."""
+        self._cut.begin(command.region, reloads=bool(channel.running))
         self.is_ready = False
         self._start = ""
 
-    def is_applied(self, channel: Channel, name: str, command: Command) -> bool:
-        """See `StatefulContributor`."""
+    def _is_applied(self, channel: Channel, name: str, command: Command) -> bool:
+        """Whether a start that is still in the channel has been applied completely, and waits for the state."""
         order, reset = command.region, channel.region.reset if channel.region is not None else 0
         if order is None or (order, order.reset) != (self._cut.order, reset):
             return False
@@ -290,13 +299,13 @@ class RegionMember(StatefulContributor):
             self._start = name  # also when the reply was lost; a later command (`assign`) has the name `command`
         return name == self._start
 
-    def started(self, name: str) -> None:
-        """See `StatefulContributor`."""
+    def started(self, name: str, command: Command) -> None:
+        """The start is removed when the state is restored."""
         self._start = name
 
-    def stopped(self) -> None:
+    def stopping(self, is_whole: bool) -> None:
         """See `Contributor`."""
-        super().stopped()
+        super().stopping(is_whole)
         self.is_ready = False
         # If their release is withdrawn, running partitions begin again from the cut.
         self._cut.begin(self._cut.order, reloads=self._cut.order is not None)
@@ -306,8 +315,8 @@ class RegionMember(StatefulContributor):
         super().lost(reason)
         self._cut.begin(None, reloads=False)
 
-    def reading(self, offsets: CommittedOffsets) -> CutReader:
-        """See `StatefulContributor`; it also resolves where the group begins with partitions that never ran."""
+    def reading(self, offsets: OffsetReader) -> CutReader:
+        """See `Role`; it also resolves where the group begins with partitions that never ran."""
         self._cut = CutReader(self._config, self._runtime, self._files, offsets, self._fail)
         return self._cut
 

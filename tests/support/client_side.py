@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from consumer.assignment.base import Assignment, ClientAssignor, Cluster
-from consumer.assignment.consumers import ConsumerRole, client_assignors
+from consumer.assignment.consumers import ConsumerProtocol, client_assignors
 from consumer.assignment.metadata import ConsumerMetadata
 from consumer.config import ConsumerConfig
 from consumer.errors import AssignmentFailed
@@ -394,9 +394,9 @@ class MadeLeader:
         self.fenced = FencedChannel(store, runtime, PATHS, name, channel, node.stat.version)
         config = ConsumerConfig(zk="none", group="g", consumer=name, assignment="client")
         context = MemberContext(config, runtime)
-        client = ClientAssignment(context, ConsumerRole(context, MemoryLog(), assignors))
+        client = ClientAssignment(context, ConsumerProtocol(context, MemoryLog(), assignors))
         self._store = store
-        self._drain = CommandDrain(context, CommittedOffsets(runtime, PATHS, from_the_beginning), client)
+        self._drain = CommandDrain(context, CommittedOffsets(runtime, PATHS, from_the_beginning), [client])
 
     def obey(self) -> None:
         """Apply every command in the channel."""

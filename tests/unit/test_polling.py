@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from consumer.config import ConsumerConfig
+from consumer.fetching.partition_state import PartitionState
 from consumer.fetching.poll_order import share
 from consumer.fetching.polling import Polling, fetcher_of
 from consumer.fetching.record_buffer import Buffer, packed, records_of
@@ -218,9 +219,9 @@ def test_leftover_records_are_copied_out_of_the_fetched_batch() -> None:
 def test_waiting_records_take_their_own_size_and_not_that_of_their_batch() -> None:
     whole = batch_of("t", 0, 0, [b"x" * 100] * 100_000)
     buffer = Buffer()
-    buffer.begin({A: Position("id", 0)})
+    state = PartitionState(Position("id", 0), Position("id", 10))
     before = allocated_bytes()
-    buffer.add(Fetch(A, "id", 0, 10, [whole.slice(0, 10)]))
+    buffer.add(state, Fetch(A, "id", 0, 10, [whole.slice(0, 10)]))
     buffer.pack()
 
     assert allocated_bytes() - before == pytest.approx(buffer.nbytes, abs=256)
@@ -249,15 +250,15 @@ def test_waiting_records_are_returned_unchanged() -> None:
 
 def test_offsets_without_a_record_are_skipped() -> None:
     buffer = Buffer()
-    buffer.begin({A: Position("id", 0), B: Position("id", 0)})
-    buffer.add(Fetch(A, "id", 0, 5, [batch_of("t", 0, 0, [b"1", b"2"])]))
-    buffer.add(Fetch(B, "id", 0, 7, []))
+    a, b = (PartitionState(Position("id", 0), Position("id", fetched)) for fetched in (5, 7))
+    buffer.add(a, Fetch(A, "id", 0, 5, [batch_of("t", 0, 0, [b"1", b"2"])]))
+    buffer.add(b, Fetch(B, "id", 0, 7, []))
 
-    assert buffer.positions[B].offset == 7, "nothing to return of it"
+    assert b.position.offset == 7, "nothing to return of it"
     buffer.take([(A, 1)], MB)
-    assert buffer.positions[A].offset == 1
+    assert a.position.offset == 1
     buffer.take([(A, 1)], MB)
-    assert buffer.positions[A].offset == 5, "no record follows the last one"
+    assert a.position.offset == 5, "no record follows the last one"
 
 
 # ---- stories

@@ -43,11 +43,6 @@ def a_start(*partitions: TopicPartition) -> Command:
     return Command(START_FETCHER, 1, 1, "life", {"c-0": frozenset(partitions)}, region=Order(7, 4, ("c",)))
 
 
-def order_of(start: Command) -> Order:
-    assert start.region is not None
-    return start.region
-
-
 def test_records_are_throttled_for_a_second_after_a_reset_and_held_at_a_checkpoint() -> None:
     runtime = ManualRuntime()
     member = a_member(runtime)
@@ -71,24 +66,23 @@ def test_records_are_throttled_for_a_second_after_a_reset_and_held_at_a_checkpoi
 
 def test_claimed_start_is_applied_once_under_any_later_command_of_the_channel() -> None:
     member, start = a_member(ManualRuntime()), a_start(P0)
-    order = order_of(start)
     claimed = Channel("life", command="command-1", running={P0: None}, region=Progress(7))
     asked = replace(claimed, command="command-2")  # a leader's `assign`, which does not wait for the state
 
-    member.ordered(Channel("life"), order)
-    assert not member.is_applied(Channel("life", region=Progress(7)), "command-1", start)
-    member.started("command-1")
-    assert member.is_applied(asked, "command-1", start)
-    assert not member.is_applied(asked, "command-3", start)
+    member.ordered(Channel("life"), start)
+    assert member.admits(Channel("life", region=Progress(7)), "command-1", start) is True
+    member.started("command-1", start)
+    assert member.admits(asked, "command-1", start) is None
+    assert member.admits(asked, "command-3", start) is True
 
-    member.ordered(claimed, order)
-    assert member.is_applied(claimed, "command-1", start), "its reply was lost, and the channel has it"
-    assert member.is_applied(asked, "command-1", start)
+    member.ordered(claimed, start)
+    assert member.admits(claimed, "command-1", start) is None, "its reply was lost, and the channel has it"
+    assert member.admits(asked, "command-1", start) is None
 
     both = a_start(P0, P1)
-    member.ordered(Channel("life"), order_of(both))
-    assert not member.is_applied(claimed, "command-1", both), "claimed in part"
-    assert member.is_applied(replace(claimed, refused=frozenset([P1])), "command-1", both)
+    member.ordered(Channel("life"), both)
+    assert member.admits(claimed, "command-1", both) is True, "claimed in part"
+    assert member.admits(replace(claimed, refused=frozenset([P1])), "command-1", both) is None
 
 
 def test_small_states_are_in_the_contribution_and_large_ones_in_a_readable_file(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ class FetchState(Enum):
 class Partition:
     """One assigned partition.
 
-    :ivar position: the offset of the next record that is returned.
+    :ivar position: the offset of the next record that is returned; another client begins there.
     :ivar tail: the offset of the next record that librdkafka returns; those between wait for their confirmation.
     :ivar retry_at: when a `FAILED` one is assigned again.
     """

@@ -143,9 +143,9 @@ class Slot:
         starts = Starts(source, config.start_rule)
         context = MemberContext(config, runtime, self._meter)
         consumption = Consumption(spec.subscription, self.sealer, starts, spec.config.seal_interval_ms)
-        client = client_assignment(context, source)
         region = SlotRegion(context, self.sealer) if config.region else None
-        self.member = ConsumerMember(context, claimed.opening(open_store), consumption, client, region)
+        roles = [role for role in (client_assignment(context, source), region) if role is not None]
+        self.member = ConsumerMember(context, claimed.opening(open_store), consumption, roles)
         self.sealer.bind(self.member)
 
     def stop(self, reason: str, for_good: bool = False) -> None:
