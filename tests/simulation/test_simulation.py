@@ -35,6 +35,10 @@ RARE_SEEDS = 150
 FIRED = Path(__file__).parent / "fired.json"
 """Fault -> a run in which it took effect, which is tried before others. An old one costs time, no more."""
 
+DIGESTS = Path(__file__).parent / "digests.json"
+"""Seeds of a profile -> the digest of their histories."""
+DIGESTED = 10
+
 PRINT_DIGEST = """
 import hashlib
 from tests.simulation.profile import PROFILES
@@ -63,6 +67,26 @@ def test_a_seed_gives_the_same_history_byte_for_byte_in_every_process(seed: int,
     assert one[1] > 200, "a history in which nothing happens would repeat easily"
     here = history_text(simulate(seed, PROFILES[profile]))
     assert hashlib.sha256(here.encode()).hexdigest() == one[0]
+
+
+@pytest.mark.long
+@pytest.mark.rotates
+@pytest.mark.parametrize("first", [0, DIGESTED])
+@pytest.mark.parametrize("profile", sorted(PROFILES.keys() - {"scale"}))
+def test_a_change_without_effect_leaves_every_history_as_it_was(
+    profile: str, first: int, request: pytest.FixtureRequest
+) -> None:
+    """`pytest ... -k leaves_every_history --rewrite` after a change that is to have one: say so in its commit."""
+    known = json.loads(DIGESTS.read_text())
+    name = f"{profile} {first} to {first + DIGESTED - 1}"
+    texts = [history_text(simulate(seed, PROFILES[profile])) for seed in range(first, first + DIGESTED)]
+
+    found = hashlib.sha256("".join(texts).encode()).hexdigest()[:16]
+
+    if request.config.getoption("--rewrite"):
+        DIGESTS.write_text(json.dumps(known | {name: found}, indent=1, sort_keys=True) + "\n")
+    else:
+        assert found == known[name]
 
 
 def test_a_history_is_such_that_the_checker_reads_every_line_of_it(tmp_path: Path) -> None:
