@@ -22,7 +22,7 @@ from tests.support.memlog import MemoryLog
 from tests.support.region import PATHS, Operating, OperatingRegion, running
 from tests.support.stores import lost_reply
 from tests.support.wait import PATIENCE, eventually
-from tests.support.world import SESSION_MS, World
+from tests.support.world import SESSION_MS, World, expire
 
 
 @pytest.fixture
@@ -282,6 +282,23 @@ def test_contribution_whose_reply_is_lost_counts_once_and_a_lost_one_is_repeated
 
     assert o.now.reset == before and "leaving without checkpoint" not in caplog.text
     assert counted_in(o, o.now.sequence) == (2 * o.log.end, 2 * o.log.end)
+
+
+def test_session_that_ends_once_a_state_is_taken_costs_the_checkpoint_and_no_record(o: OperatingRegion) -> None:
+    one, _ = o.starts("c1", "c2")
+    before = o.now
+
+    def expires() -> None:
+        one.drains = None
+        assert one.consumer.member.store is not None
+        expire(one.consumer.member.store)
+
+    one.drains = expires
+    after = o.reset_by(lambda: o.asks("checkpoint"))
+
+    assert after.sequence == before.sequence, "none is complete"
+    assert o.checkpoint() > before.next_sequence and not one.operator.wait(0)
+    o.counts_on()
 
 
 def test_operator_that_finds_an_offset_lost_waits_and_runs_after_the_regions_reset(o: OperatingRegion) -> None:

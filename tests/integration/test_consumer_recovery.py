@@ -95,7 +95,7 @@ def test_consumer_unaware_of_its_second_registration_is_not_fenced_by_itself(wor
     assert two.error is None
 
 
-def test_consumer_registers_again_after_an_outage_though_its_channel_is_removed_meanwhile(world: World) -> None:
+def test_consumer_whose_channel_is_removed_in_an_outage_registers_again(world: World) -> None:
     opener, fronts, opened = kazoo_factory(world.zk, SESSION_MS), Fronts(Reads), list[bool]()
 
     def opens() -> Store:

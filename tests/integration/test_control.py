@@ -17,7 +17,7 @@ from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Create
 from coordinator.zk.update import ensure
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, PAUSED, GroupPaths
-from coordinator.zk.znodes.records import CoordinatorRecord, EpochRecord, Pause, PausedRecord
+from coordinator.zk.znodes.records import CoordinatorRecord, EpochRecord, Pause, PausedRecord, TurnRequest
 from tests.support.cli import run, run_json, run_ok
 from tests.support.hand import ManualStage
 from tests.support.processes import node_process
@@ -156,6 +156,13 @@ def test_more_pauses_than_a_coordinator_reads_are_refused(world: World) -> None:
 
     assert refused.exit_code == 2 and "has no room for more pauses" in refused.stderr
     assert PausedRecord.parse(PAUSED, world.data(PAUSED) or b"").groups.keys() == pauses.keys()
+
+
+def test_request_for_a_turn_beside_another_one_leaves_that(world: World) -> None:
+    ensure(world.store, [*PATHS.skeleton, COORDINATOR])
+    racing = Interrupted(world.store, lambda: world.put(PATHS.request, TurnRequest("ann", 0).to_bytes()))
+
+    assert control.request_turn(racing, "g", "bob", 1, None) == (False, "ann")
 
 
 # ---- resign

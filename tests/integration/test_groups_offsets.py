@@ -23,13 +23,13 @@ from coordinator.zk.update import ensure
 from coordinator.zk.znodes.group_state import EMPTY, PREPARING, GroupState
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import Brokers, GroupPaths
-from coordinator.zk.znodes.records import Channel, OffsetRecord, Topic
+from coordinator.zk.znodes.records import Channel, OffsetRecord, Registration, Seat, Topic
 from coordinator.zk.znodes.segments import SegmentsRecord
 from tests.support.cli import run, run_ok
 from tests.support.hand import ManualStage
 from tests.support.made_group import MadeGroup
 from tests.support.sealed import SealedGroup
-from tests.support.stores import Interrupted, LostReplies, lost_reply
+from tests.support.stores import Interrupted, LostReplies, Reads, lost_reply
 from tests.support.world import World, parts
 
 RECORDS = 100
@@ -361,6 +361,16 @@ def test_a_query_that_registers_half_way_keeps_the_segments(store: Store, large:
         delete_group(racing, "g")
 
     assert large.path("segment-0000000000").exists() and large.path("segment-0000000001").exists()
+
+
+def test_seat_that_is_taken_between_two_reads_keeps_the_group(store: Store, empty: MadeGroup) -> None:
+    seat = Seat(Registration("life", {"t": 1}, instance_id="c9"), 10_000).to_bytes()
+    racing = Reads(store).after(empty.paths.seats, lambda: store.commit([Create(empty.paths.seat("c9"), seat)]))
+
+    with pytest.raises(GroupNotEmpty, match="static member c9"):
+        delete_group(racing, "g")
+
+    assert empty.exists
 
 
 def test_a_member_that_registers_beside_the_last_multi_has_another_group(world: World, stage: ManualStage) -> None:

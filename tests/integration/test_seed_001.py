@@ -468,6 +468,16 @@ def test_restarted_static_leader_watches_topics_as_before(served: World) -> None
     holds(again, parts("t", *range(4)), parts("t2", 0, 1, 2))
 
 
+def test_restarted_static_leader_sees_partitions_that_were_added_while_it_was_away(served: World) -> None:
+    first = wild(served, group_instance_id="c1")
+    served.stable("g", 1)
+
+    replaced(served, first)
+    served.more_partitions("t", 5)
+
+    holds(wild(served, group_instance_id="c1"), parts("t", *range(5)))
+
+
 class DeafToTopics(FrontStore):
     """Loses the event of every watch on a topic, or on the list of them."""
 

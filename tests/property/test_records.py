@@ -216,7 +216,7 @@ def test_a_topic_has_each_partition_once_however_it_is_written() -> None:
 
 def test_a_sealed_range_ends_where_it_begins_or_later() -> None:
     assert read("segment", with_ranges({"0": [5, 5]})) is not None
-    for pair in ([5, 4], [-1, 4], [0, 2**64]):
+    for pair in ([5, 4], [-1, 4], [0, 2**64], [False, 4], [0, True]):
         assert read("segment", with_ranges({"0": pair})) is None
 
 

@@ -102,7 +102,8 @@ class Node:
     def __init__(self, assignor: Made, members: Mapping[str, str]) -> None:
         self.tree = MemoryTree()
         self.over: list[str] = []
-        runtime = ManualRuntime()
+        self.metrics = Mock()
+        self.runtime = ManualRuntime()
         self.tree.ensure("/consumers/groups")
         self.tree.put(COORDINATOR_EPOCH, EpochRecord(1).to_bytes())
         self.tree.put(COORDINATOR, b"{}")
@@ -111,13 +112,16 @@ class Node:
         for group, name in members.items():
             registration = Registration(f"{name}-life", {"t": 1}, "static", protocols=("made",), lease_ms=1000)
             register(self.tree.open(), GroupPaths(group), name, registration, None)
-        term = a_term(self.tree.open(), runtime, 1, node.stat.version, max_rebalance_retries=RETRIES)
+        term = a_term(
+            self.tree.open(), self.runtime, 1, node.stat.version, metrics=self.metrics, max_rebalance_retries=RETRIES
+        )
         directory = directory_of(term, {"t": Topic("t", "t-1", (0, 1))})
         self.handlers = Handlers(term, directory, only(assignor), Asked(term), self.over.append)
         self.handlers.start()
 
     def turn(self, group: str) -> GroupState:
         """A turn, as a handler takes it; the state afterwards."""
+        self.runtime.now += 10
         self.handlers._take_turn(Request(GroupTurn(group), (change("a change"),)))
         path = GroupPaths(group).state
         return GroupState.parse(path, self.tree.data(path) or b"{}")
@@ -132,6 +136,7 @@ def test_only_the_group_of_a_failing_assignor_fails(fault: str) -> None:
     failed, other = node.turn("bad"), node.turn("good")
 
     assert states == ["Empty"] * RETRIES + ["RebalanceFailed"]
+    node.metrics.rebalance_failed.assert_called_once_with("bad", "a change", 10 * RETRIES)
     assert (failed.state, failed.generation) == ("RebalanceFailed", 0)
     assert failed.reason is not None
     assert reason in failed.reason

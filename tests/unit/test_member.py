@@ -20,7 +20,7 @@ from consumer.membership.offsets import Consumption
 from coordinator.assignors import RangeAssignor
 from coordinator.zk.errors import ConnectionLost, IncarnationOver, Refused
 from coordinator.zk.store import Check, Create, Delete, Node, SetData, Watch
-from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from coordinator.zk.znodes.partitions import LOST, Discontinuity, PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import START_FETCHER, STOP_FETCHER, Channel, Command, OffsetRecord, OwnerRecord
 from tests.property.group_world import PATHS, GroupWorld
@@ -247,6 +247,16 @@ def test_process_that_lost_its_name_does_not_rejoin_under_it(life: Life) -> None
     assert life.held.starts == {}
 
 
+def test_take_over_writes_no_offset_of_what_another_incarnation_owns(life: Life) -> None:
+    life.member.advance({T0: 5, T1: 7})
+    before = life.offset(T1)
+    life.world.tree.put(PATHS.owner(*T1), OwnerRecord("b-0", "b", "b-1", 1).to_bytes())
+
+    life.poll(life.another("a", Held()))
+
+    assert (life.offset(T0), life.offset(T1)) == (5, before) and before != 7
+
+
 def test_a_consumer_whose_channel_was_overwritten_fetches_again_soon(life: Life) -> None:
     life.world.tree.put(PATHS.channel("a"), b"nonsense")
     with pytest.raises(IncarnationOver):
@@ -277,6 +287,7 @@ def test_owners_of_a_hanging_consumer_are_removed_after_its_channel_was_destroye
 U0 = TopicPartition("u", 0)
 START = Command(START_FETCHER, 5, 3, "a1", {"a-0": frozenset([T0, U0]), "a-1": frozenset([T1])}, topics={"t": "t-1"})
 RUNNING = Channel("a1", 4, 2, running={T0: 10, T1: None, U0: 7}, topics={"t": "t-1", "u": "u-1"})
+LOST_5 = Discontinuity(LOST, 5)
 OPERATIONS: dict[str, tuple[object, object]] = {
     "a claim makes an ephemeral owner with the thread that the command names": (
         claim_operations(PATHS, "a", START, "a1", [T1, T0]),
@@ -294,6 +305,9 @@ OPERATIONS: dict[str, tuple[object, object]] = {
         ],
     ),
     "topic id leaves the channel with its last partition": (RUNNING.without([T0, T1]).topics, {"u": "u-1"}),
+    "cause of a discontinuity leaves the channel with its partition": (
+        replace(RUNNING, discontinuities={T0: LOST_5, U0: LOST_5}).without([T0, T1]).discontinuities, {U0: LOST_5},
+    ),
     "topic id joins the others with its first": (
         with_claimed(RUNNING.without([T0, T1]), [T0], START.topics).topics, RUNNING.topics,
     ),

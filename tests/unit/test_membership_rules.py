@@ -326,7 +326,7 @@ def test_ages_count_from_the_first_read_by_the_coordinator(world: GroupWorld) ->
 def test_child_of_a_channel_with_another_name_is_no_command(world: GroupWorld) -> None:
     world.tree.put(f"{PATHS.channel('a')}/other-0000000001", Command(STOP_FETCHER, 1, 1, "a-1").to_bytes())
 
-    (sent,) = read(world, reader(world)).channels["a"].commands
+    (sent,) = read(world, reader(world)).members.channels["a"].commands
 
     assert (sent.name, sent.command) == ("other-0000000001", None)
 

@@ -182,6 +182,16 @@ def test_members_and_topics_beyond_the_state_fail_before_the_assignor_is_asked()
     assert asked == []
 
 
+def test_state_and_start_of_a_member_of_many_long_topics_fit_into_a_multi() -> None:
+    names = [f"{number:04}{'x' * 60}" for number in range(1800)]
+    topics = "".join(f"topic {name} {'i' * 22} 0\n" for name in names)
+    snapshot = snapshot_of(f"group 1/0 Empty\n{topics}member c1 wants={','.join(names)}\n")
+
+    fits(snapshot, decided := decided_of(snapshot))
+
+    assert decided.starts
+
+
 def test_invented_topics_and_unreadable_members_do_not_fill_the_state() -> None:
     snapshot = a_group(2, 4, subscription={"t": 1, **{f"invented-{number:05}": 1 for number in range(10_000)}})
     stray = {f"stray-{number}": Member(f"stray-{number}", 1, None) for number in range(20_000)}

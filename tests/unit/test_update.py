@@ -24,7 +24,7 @@ from coordinator.zk.znodes.paths import REGIONS, Brokers, RegionPaths
 from coordinator.zk.znodes.records import Topic
 from coordinator.zk.znodes.regions import RESET, Region, RegionRequest
 from tests.property.tree import MemoryTree
-from tests.support.stores import Interrupted, lost_reply, nothing
+from tests.support.stores import Behind, Interrupted, lost_reply, nothing
 
 PATH = "/counter"
 
@@ -53,7 +53,13 @@ def test_znode_changed_by_another_client_is_read_again(tree: MemoryTree) -> None
 
 
 def test_a_commit_whose_reply_was_lost_is_not_sent_again_once_it_has_happened(tree: MemoryTree) -> None:
-    store = reply_lost(tree)
+    behind = Behind(tree.open())  # from the loss on its server lags, until a sync
+
+    def lags() -> None:
+        behind.lacks = PATH.__eq__
+        lost_reply()
+
+    store = Interrupted(behind, after=lags)
 
     assert update(store, PATH, counted) == 2
     assert (tree.data(PATH), store.commits) == (b"2", 1)

@@ -319,6 +319,10 @@ LINKS = {
 }
 
 
+def test_text_is_shown_whole_up_to_its_bound() -> None:
+    assert [values.shown("x" * length, 3) for length in (2, 3, 4)] == ["'xx'", "'xxx'", "'xxx…'"]
+
+
 @pytest.fixture(autouse=True)
 def unwarned() -> None:
     values._warn.cache_clear()
