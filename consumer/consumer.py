@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TypeVar
+from typing import TypedDict, TypeVar, Unpack
 
 from coordinator.zk.errors import CoordinatorError, IncarnationOver, SessionLost, StoreError, UsageError
 from coordinator.zk.process.metrics_server import MetricsServer
@@ -72,6 +72,23 @@ class Callbacks:
         are assigned now."""
 
 
+class ConsumerParts(TypedDict, total=False):
+    """Keyword options of `Consumer` and `ConsumerOperator`.
+
+    :ivar source: the log to read; the configuration's `log_dir` when omitted.
+    :ivar metrics: metrics that several consumers in one process can share. They are served when the configuration
+        has a `metrics_port`; give that to one consumer only.
+    :ivar assignors: for `assignment` `client`: the strategies that this member supports, the preferred first, instead
+        of the installed ones in `protocols`.
+    """
+
+    source: Log | None
+    open_store: StoreFactory | None
+    runtime: Runtime | None
+    metrics: ConsumerMetrics | None
+    assignors: Sequence[ClientAssignor]
+
+
 # Large: Kafka's API, with its documentation.
 class Consumer:
     """One member of a group. Names and arguments are those of kafka-python's KafkaConsumer.
@@ -86,32 +103,25 @@ class Consumer:
     Queries about partitions that are not assigned need an assigned partition of that topic: the topic id comes with
     the assignment.
 
-    :param source: the log to read; the configuration's `log_dir` when omitted.
-    :param metrics: metrics that several consumers in one process can share. They are served when the configuration
-        has a `metrics_port`; give that to one consumer only.
-    :param assignors: for `assignment` `client`: the strategies that this member supports, the preferred first, instead
-        of the installed ones in `protocols`.
+    :raises TypeError: for a keyword option that `ConsumerParts` does not have.
     :raises UsageError: when a strategy of `protocols` is not installed for client-side assignment.
     :raises CoordinatorError: when the metrics port cannot be served.
     """
 
-    # Large: public API, keyword options with defaults after the subscription.
     def __init__(
         self,
         config: ConsumerConfig,
         subscription: Subscription,
         callbacks: Callbacks | None = None,
-        source: Log | None = None,
-        open_store: StoreFactory | None = None,
-        runtime: Runtime | None = None,
-        metrics: ConsumerMetrics | None = None,
-        assignors: Sequence[ClientAssignor] = (),
+        **parts: Unpack[ConsumerParts],
     ) -> None:
-        self._config = config = config.named(runtime or ThreadRuntime())
+        if unknown := sorted(parts.keys() - ConsumerParts.__optional_keys__):
+            raise TypeError(f"a consumer has no keyword option {unknown[0]!r}")
+        self._config = config = config.named(parts.get("runtime") or ThreadRuntime())
         self._subscription = subscription
-        self._runtime = runtime or ThreadRuntime(config.recorder("consumer"))
-        self._log = source or open_log(config.log_dir, config.kafka_place)
-        metrics = metrics or ConsumerMetrics()
+        self._runtime = parts.get("runtime") or ThreadRuntime(config.recorder("consumer"))
+        self._log = parts.get("source") or open_log(config.log_dir, config.kafka_place)
+        metrics = parts.get("metrics") or ConsumerMetrics()
         self._meter = metrics.of(config.group, config.consumer)
         context = self._context = MemberContext(config, self._runtime, self._meter)
         fetcher = fetcher_of(config, self._log, self._meter, self._runtime.monotonic)
@@ -121,9 +131,9 @@ class Consumer:
         Lag(self._log, self._polling, self._runtime).reported(self._meter)
         self._meter.reads_buffer(lambda: self._polling.retained, lambda: len(self._polling.paused))
         self._callbacks = callbacks or Callbacks()
-        opener = open_store or config.opener(f"consumer {config.consumer}")
+        opener = parts.get("open_store") or config.opener(f"consumer {config.consumer}")
         self._calls = context.calls
-        self._client = client_assignment(context, self._log, assignors)
+        self._client = client_assignment(context, self._log, parts.get("assignors", ()))
         self._region = RegionMember(context, self) if config.region else None
         consumption = Consumption(subscription, self, Starts(self._log, config.start_rule, config.region))
         roles = [role for role in (self._client, self._region) if role is not None]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from coordinator.zk.errors import UsageError
 from coordinator.zk.runtime import Runtime, ThreadRuntime
@@ -54,6 +54,19 @@ class Given(NamedTuple):
     generation: int
 
 
+class MemberCallbacks:
+    """Callbacks of a `GroupMember`. All are called inside `poll` or `close`."""
+
+    def on_assigned(self, given: Given) -> None:
+        """This member's assignment, from now on."""
+
+    def on_revoked(self) -> None:
+        """A stop is acknowledged after this call: when it returns, all work has stopped."""
+
+    def on_lost(self) -> None:
+        """The member was evicted or its session has expired: stop at once."""
+
+
 class GroupMember:
     """One member of a group of another protocol type than `consumer`.
 
@@ -62,15 +75,11 @@ class GroupMember:
 
     :param protocols: protocol -> this member's metadata for it, the preferred first; 64 kB in total.
     :param assign: called when this member is the leader; an exception fails the assignment.
-    :param member: its name; the newest process with a name owns it. Host, process and random digits by default.
-    :param on_assigned: called inside `poll` with this member's assignment.
-    :param on_revoked: called inside `poll` before a stop is acknowledged: when it returns, all work has stopped.
-    :param on_lost: called inside `poll` when the member was evicted or its session has expired: stop at once.
-    :param options: of `ConsumerConfig`, as `session_timeout_ms`, `max_poll_interval_ms`, `group_instance_id`.
+    :param options: `member`, its name: the newest process with a name owns it; host, process and random digits by
+        default. And those of `ConsumerConfig`, as `session_timeout_ms`, `max_poll_interval_ms`, `group_instance_id`.
     :raises UsageError: when an option or a name is wrong.
     """
 
-    # Large: public API, five required values, then keyword options with defaults.
     def __init__(
         self,
         zk: str,
@@ -78,28 +87,24 @@ class GroupMember:
         protocol_type: str,
         protocols: Mapping[str, bytes],
         assign: Assign,
-        *,
-        member: str = "",
-        on_assigned: Callable[[Given], None] | None = None,
-        on_revoked: Callable[[], None] | None = None,
-        on_lost: Callable[[], None] | None = None,
-        open_store: StoreFactory | None = None,
-        runtime: Runtime | None = None,
-        **options: int | str,
+        callbacks: MemberCallbacks | None = None,
+        **options: Any,
     ) -> None:
         if checked_name("protocol type", protocol_type) == CONSUMER:
             raise UsageError("protocol type consumer is for consumers of partitions: use Consumer")
         checked = _checked(protocols)
-        known = {"zk": zk, "group": group, "assignment": CLIENT_SIDE, "protocols": tuple(checked)}
-        known |= {"consumer": member} if member else {}
+        known: dict[str, Any] = {"zk": zk, "group": group, "assignment": CLIENT_SIDE, "protocols": tuple(checked)}
+        if member := options.pop("member", ""):
+            known["consumer"] = member
         if without := sorted(options.keys() & {"metrics_port", "metrics_host", "history_dir"}):
             raise UsageError(f"a GroupMember has no {without[0]}: leave it out")
-        self._runtime = runtime or ThreadRuntime()
-        config = ConsumerConfig(**known, **options).named(self._runtime)  # type: ignore[arg-type]
+        self._runtime: Runtime = options.pop("runtime", None) or ThreadRuntime()
+        open_store: StoreFactory | None = options.pop("open_store", None)
+        config = ConsumerConfig(**known, **options).named(self._runtime)
         opener = open_store or config.opener(f"member {config.consumer}")
         context = MemberContext(config, self._runtime)
         self._calls = context.calls
-        self._protocol = _Protocol(self._calls, protocol_type, checked, assign, on_assigned, on_revoked, on_lost)
+        self._protocol = _Protocol(self._calls, protocol_type, checked, assign, callbacks or MemberCallbacks())
         self._client = ClientAssignment(context, self._protocol)
         self.name = config.consumer
         self._member = ConsumerMember(context, opener, None, [self._client])
@@ -186,9 +191,7 @@ class _Protocol(ProtocolType):
     protocol_type: str
     protocols: Mapping[str, bytes]
     decide: Assign
-    on_assigned: Callable[[Given], None] | None
-    on_revoked: Callable[[], None] | None
-    on_lost: Callable[[], None] | None
+    callbacks: MemberCallbacks
     given: Given | None = None
     changes: int = 0
 
@@ -202,23 +205,23 @@ class _Protocol(ProtocolType):
         return Decision({member: MemberAnswer({}, encoded(state)) for member, state in states.items()})
 
     def assigned(self, protocol: str, entry: MemberAnswer, channel: Channel) -> None:
-        self._change(Given(protocol, decoded("the member state", entry.member_state), channel.generation))
-        if self.on_assigned is not None and self.given is not None:
-            with self.calls.callback("on_assigned"):
-                self.on_assigned(self.given)
+        given = Given(protocol, decoded("the member state", entry.member_state), channel.generation)
+        self._change(given)
+        with self.calls.callback("on_assigned"):
+            self.callbacks.on_assigned(given)
 
     def stopped(self) -> None:
-        if self.given is not None and self.on_revoked is not None:
+        if self.given is not None:
             with self.calls.callback("on_revoked"):
-                self.on_revoked()
+                self.callbacks.on_revoked()
         self._change(None)
 
     def lost(self, reason: str) -> None:
         had = self.given
         self._change(None)
-        if had is not None and self.on_lost is not None:
+        if had is not None:
             with self.calls.callback("on_lost"):
-                self.on_lost()
+                self.callbacks.on_lost()
 
     def _change(self, given: Given | None) -> None:
         self.changes += given != self.given
@@ -237,4 +240,4 @@ def _checked(protocols: Mapping[str, bytes]) -> dict[str, bytes]:
     return dict(protocols)
 
 
-__all__ = ["Assign", "AssignmentFailed", "Given", "GroupMember"]
+__all__ = ["Assign", "AssignmentFailed", "Given", "GroupMember", "MemberCallbacks"]

@@ -13,19 +13,18 @@ from contextvars import ContextVar
 from dataclasses import replace
 from itertools import repeat
 from types import TracebackType
+from typing import Unpack
 
 from coordinator.zk.errors import CoordinatorError, UsageError
 from coordinator.zk.runtime import Queue, Runtime, ThreadRuntime
-from coordinator.zk.store import StoreFactory
 from coordinator.zk.values import typed
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 
-from ..assignment.base import ClientAssignor
 from ..config import ConsumerConfig, Subscription
-from ..consumer import Callbacks, Consumer
+from ..consumer import Callbacks, Consumer, ConsumerParts
 from ..errors import AssignmentFailed, Closed, ProcessFailed
 from ..fetching.record_buffer import Record
-from ..logs.base import NO_OFFSETS, Log, OffsetOutOfRange
+from ..logs.base import NO_OFFSETS, OffsetOutOfRange
 from ..membership.call_guard import CLOSED, LOOK_S, CallGuard
 from ..metrics import ConsumerMetrics
 from .region import RESET_PENDING
@@ -88,34 +87,28 @@ class ConsumerOperator(Callbacks):
 
     :param operator_driven: at a checkpoint, records in the message queue are deferred until it has ended; without it,
         they are processed before, for at most `PROCESS_FIRST_S`.
-    :param source: see `Consumer`, as all others.
     :ivar consumer: the event thread's consumer, for inspection; only that thread may poll or close it.
     :raises UsageError: when the configuration names no region.
     """
 
-    # Large: public API, keyword options with defaults after the processor; most are `Consumer`'s.
     def __init__(
         self,
         config: ConsumerConfig,
         subscription: Subscription,
         processor: Processor,
         operator_driven: bool = False,
-        source: Log | None = None,
-        open_store: StoreFactory | None = None,
-        runtime: Runtime | None = None,
-        metrics: ConsumerMetrics | None = None,
-        assignors: Sequence[ClientAssignor] = (),
+        **parts: Unpack[ConsumerParts],
     ) -> None:
         if not config.region:
             raise UsageError(
                 "a ConsumerOperator needs a consistent region: add region='NAME', or poll a Consumer yourself"
             )
-        self._config = config = config.named(runtime or ThreadRuntime())
+        self._config = config = config.named(parts.get("runtime") or ThreadRuntime())
         self._processor = processor
         self._defers = typed("operator_driven", operator_driven, bool)
-        self._runtime = runtime or ThreadRuntime(config.recorder("consumer"))
-        metrics = metrics or ConsumerMetrics()
-        self.consumer = Consumer(config, subscription, self, source, open_store, self._runtime, metrics, assignors)
+        parts["runtime"] = self._runtime = parts.get("runtime") or ThreadRuntime(config.recorder("consumer"))
+        parts["metrics"] = metrics = parts.get("metrics") or ConsumerMetrics()
+        self.consumer = Consumer(config, subscription, self, **parts)
         self._most = config.max_poll_records if config.max_poll_records > 0 else UNBOUNDED_POLL
         self._messages = MessageQueue(
             self._runtime,

@@ -18,7 +18,7 @@ import pytest
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer
 from consumer.errors import Closed, CommitFailed, Inherited
-from consumer.group import GroupMember
+from consumer.group import GroupMember, MemberCallbacks
 from consumer.operator.consumer_operator import ConsumerOperator, Processor
 from consumer.operator.states import State
 from coordinator.zk.errors import UsageError
@@ -60,10 +60,10 @@ def owning(world: World) -> Consumer:
     return made.consumer
 
 
-def member_of(world: World, **callbacks: Callable[[], None]) -> GroupMember:
+def member_of(world: World, callbacks: MemberCallbacks | None = None) -> GroupMember:
     member = GroupMember(
-        world.zk, "jobs", "named-jobs", {"even": b""}, lambda protocol, members: members, member="m1",
-        session_timeout_ms=SESSION_MS, **callbacks,  # type: ignore[arg-type]
+        world.zk, "jobs", "named-jobs", {"even": b""}, lambda protocol, members: members, callbacks,
+        member="m1", session_timeout_ms=SESSION_MS,
     )  # fmt: skip
     eventually(lambda: member.poll(20), 10, "it has its assignment")
     return member
@@ -209,7 +209,7 @@ class Says(Callbacks):
     def on_partitions_lost(self, partitions): print("lost", flush=True)
 
 config = ConsumerConfig(sys.argv[1], "g", "c1", session_timeout_ms=int(sys.argv[2]))
-consumer = Consumer(config, Subscription({"t": 1}), Says(), MemoryLog(end=5))
+consumer = Consumer(config, Subscription({"t": 1}), Says(), source=MemoryLog(end=5))
 while len(consumer.assignment()) < 2 or consumer.poll(20): consumer.poll(20)
 print("owns", flush=True)
 """
@@ -293,7 +293,9 @@ def test_a_callback_that_raises_inside_close_leaves_nothing_open(
 
 
 def test_a_member_whose_callback_raises_inside_close_has_left(world: World) -> None:
-    member = member_of(world, on_revoked=fails, on_lost=fails)
+    failing = MemberCallbacks()
+    failing.on_revoked = failing.on_lost = fails  # type: ignore[method-assign]
+    member = member_of(world, failing)
 
     with pytest.raises(ValueError, match="no space"):
         member.close()

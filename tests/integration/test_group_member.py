@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from consumer.errors import AssignmentFailed, InconsistentGroupProtocol
-from consumer.group import Given, GroupMember
+from consumer.group import Given, GroupMember, MemberCallbacks
 from coordinator.zk.errors import UsageError
 from coordinator.zk.lease import LEASE_SHARE
 from coordinator.zk.runtime import ThreadRuntime
@@ -31,7 +31,7 @@ Calls = list[tuple[str, str, float]]
 """The callbacks of all members, in order: member, callback, when."""
 
 
-class Worker:
+class Worker(MemberCallbacks):
     """A member whose thread polls until it is stopped; it works on its jobs between polls, while it may."""
 
     def __init__(self, world: World, name: str, calls: Calls, assign: Any = divide, **options: Any) -> None:
@@ -43,14 +43,19 @@ class Worker:
         self.is_stuck = ThreadRuntime().event()
         self.worked: list[tuple[float, float, str]] = []
         self.member = GroupMember(
-            world.zk, "jobs", "named-jobs", {"even": b"{}"}, assign, member=name,
-            on_assigned=lambda given: self._called("assigned"),
-            on_revoked=lambda: self._called("revoked"),
-            on_lost=lambda: self._called("lost"),
-            **options,
+            world.zk, "jobs", "named-jobs", {"even": b"{}"}, assign, self, member=name, **options
         )  # fmt: skip
         self._stop = ThreadRuntime().event()
         self.thread = ThreadRuntime().spawn(self._run, f"work-{name}")
+
+    def on_assigned(self, given: Given) -> None:
+        self._called("assigned")
+
+    def on_revoked(self) -> None:
+        self._called("revoked")
+
+    def on_lost(self) -> None:
+        self._called("lost")
 
     def _called(self, what: str) -> None:
         self.calls.append((self.name, what, ThreadRuntime().monotonic()))

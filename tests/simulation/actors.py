@@ -112,10 +112,10 @@ class ApplicationActor(Actor, Callbacks):
             self.config,
             self.subscription,
             self,
-            self.log,
-            open_store,
-            runtime,
-            ConsumerMetrics(),
+            source=self.log,
+            open_store=open_store,
+            runtime=runtime,
+            metrics=ConsumerMetrics(),
             assignors=self.assignors,
         )
         polls = 0

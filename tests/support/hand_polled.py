@@ -37,7 +37,8 @@ class HandPolled(Callbacks):
         self.found: dict[TopicPartition, list[int]] = {}
         self.events: list[tuple[str, PartitionSet]] = []
         self.revokes: Callable[[], object] | None = None
-        self.consumer = Consumer(config, Subscription(dict.fromkeys(topics, 1)), self, log, opener, assignors=assignors)
+        subscription = Subscription(dict.fromkeys(topics, 1))
+        self.consumer = Consumer(config, subscription, self, source=log, open_store=opener, assignors=assignors)
 
     def poll(self, timeout_ms: int = 20, most: int | None = None) -> dict[TopicPartition, list[int]]:
         """The offsets of the records that a poll returns."""

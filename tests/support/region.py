@@ -89,7 +89,7 @@ class Counting(Counts, Callbacks):
         self.errors: list[BaseException] = []
         self.has_finished = True
         config, subscription = member_config(world, name, options)
-        self.consumer = Consumer(config, subscription, self, log)
+        self.consumer = Consumer(config, subscription, self, source=log)
         self._stop = ThreadRuntime().event()
         self.thread = ThreadRuntime().spawn(self._run, f"count-{name}")
 
@@ -157,7 +157,9 @@ class Operating(Counts, Processor):
         driven, opener = options.pop("operator_driven", False), options.pop("open_store", None)
         config, subscription = member_config(world, name, options)
         self.metrics = ConsumerMetrics()
-        self.operator = ConsumerOperator(config, subscription, self, driven, log, opener, metrics=self.metrics)
+        self.operator = ConsumerOperator(
+            config, subscription, self, driven, source=log, open_store=opener, metrics=self.metrics
+        )
         self.consumer = self.operator.consumer
         self.operator.start()
 

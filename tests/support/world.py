@@ -65,7 +65,12 @@ class PollingConsumer(Callbacks):
         self._hangs = runtime.event()
         self.failures: list[AssignmentFailed] = []
         self.consumer = Consumer(
-            config, Subscription(topics, pattern), self, log or MemoryLog(), opener, assignors=assignors
+            config,
+            Subscription(topics, pattern),
+            self,
+            source=log or MemoryLog(),
+            open_store=opener,
+            assignors=assignors,
         )
         self.polled: set[tuple[TopicPartition, int]] = set()
         self._stop = runtime.event()

@@ -51,7 +51,10 @@ class App(Callbacks):
         self.name = name
         self.notified: list[str] = []
         config = ConsumerConfig(zk="tree", group="g", consumer=name, max_poll_interval_ms=4000)
-        self.consumer = Consumer(config, Subscription({"t": 1}), self, MemoryLog(end=10), world.session, world.runtime)
+        self.consumer = Consumer(
+            config, Subscription({"t": 1}), self,
+            source=MemoryLog(end=10), open_store=world.session, runtime=world.runtime,
+        )  # fmt: skip
 
     def on_partitions_assigned(self, partitions: PartitionSet) -> None:
         self.notified.append(f"assigned as {self.incarnation}")

@@ -193,7 +193,9 @@ NO_NUMBERS = [-1, 2**63, True, np.True_, 1.0, float("nan"), float("inf"), "5", N
 def consumer() -> Consumer:
     world = GroupWorld()
     config = ConsumerConfig("tree", "g", consumer="a")
-    made = Consumer(config, Subscription({"t": 1}), None, MemoryLog(10), world.session, world.runtime)
+    made = Consumer(
+        config, Subscription({"t": 1}), source=MemoryLog(10), open_store=world.session, runtime=world.runtime
+    )
     made._check_held = lambda partitions: None  # type: ignore[method-assign]
     return made
 
