@@ -17,7 +17,7 @@ decided that a complete history would have decided"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check the files that are named, and print the verdicts."""
+    """Check the named files, and print the verdicts."""
     parser = argparse.ArgumentParser(
         prog="python -m drills.checker",
         description="Check a history against the invariants of the design; report each broken one with its reason.",

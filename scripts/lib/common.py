@@ -1,4 +1,4 @@
-"""What the scripts share: coordinator nodes in processes of their own, a secured chroot, and the frame of a command."""
+"""Shared by the scripts: coordinator nodes in processes of their own, a secured chroot, and the frame of a command."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def secure(store: AclStore, identities: Identities, groups: dict[str, str]) -> N
 
 
 def measured_by(module: str, arguments: Sequence[str], timeout_s: float) -> dict[str, float]:
-    """The figures that a module, run in its own process, prints as its last line.
+    """The figures in the last line printed by a module in its own process.
 
     :raises RuntimeError: when it fails.
     """

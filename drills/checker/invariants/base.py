@@ -1,4 +1,4 @@
-"""The base of all invariants: a small state machine over the events of one history, that reports violations."""
+"""The base of all invariants: a small state machine over the events of one history that reports violations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..replay.replay import Replay
 from ..replay.verdict import BROKEN, HELD, NOT_DECIDED, Event, Verdict, Violation, moment
 
 MOST_FINDINGS = 20
-"""Violations of one invariant after which its check ends."""
+"""Maximum violations of one invariant; then its check ends."""
 
 LEASE_ROUNDING_S = 0.001
 
@@ -18,11 +18,11 @@ class Invariant:
     """One invariant of the design.
 
     :cvar name: as in the design.  :cvar sentence: the design's.
-    :cvar wants: kinds of changes of a commit that it handles, a mask; 0 for none.
-    :cvar events: the other events that it handles: `query-failed` by `on_query_failed`, after the world has.
+    :cvar wants: its kinds of changes of a commit, a mask; 0 for none.
+    :cvar events: its other events: `query-failed` is handled by `on_query_failed`, after the world has.
     :cvar needs_bounds: whether it needs the bounds of `run`.  :cvar needs_end: whether it judges a whole history.
     :ivar parts: its rules with a state of their own, which handle events and ticks, too.
-    :ivar judged: how many things in this history it could have found wrong; a verdict on nothing says nothing.
+    :ivar judged: number of opportunities for a violation in this history; a verdict without any proves nothing.
     """
 
     name: ClassVar[str]
@@ -45,14 +45,14 @@ class Invariant:
             self.findings.append(Violation(why, tuple(sorted(events, key=lambda event: event["at"]))))
 
     def broken_by(self, commit: Commit, why: str, *witness: Event | None) -> None:
-        """Record a violation that a commit proves with others."""
+        """Record a violation proved by a commit and others."""
         self.broken(why, *witness, commit.event)
 
     def on_commit(self, commit: Commit) -> None:
-        """A transaction, or the end of a session, has changed something in `wants`."""
+        """Handle a transaction, or the end of a session, with changes in `wants`."""
 
     def on_tick(self, now: float) -> None:
-        """Called twice a second of the history, with everything before `now` applied."""
+        """Called twice a second of the history, with all events before `now` applied."""
 
     def undecided(self) -> tuple[str, bool] | None:
         """Without a violation: why it is undecided, and whether a complete history would decide it; None: it held."""
@@ -78,7 +78,7 @@ class Invariant:
 
 
 class Rules:
-    """Rules of an invariant that have a state of their own: who breaks them breaks it."""
+    """Rules of an invariant with a state of their own: a violation of them violates it."""
 
     events: ClassVar[tuple[str, ...]] = ()
 
@@ -96,10 +96,11 @@ class SessionLeases(Rules):
 
     A lease is 2/3 of the session timeout, from a request that the leader has seen.
 
-    Sessions that their client closed, or that another client ended with the password, are not judged.
+    Sessions closed by their client, or ended with the password by another client, are not judged.
 
-    :param role: whose leases.
-    :param unjudged: so many of a session count from their own syncs: its owner writes under another fence.
+    :param role: the owner's.
+    :param unjudged: the number of a session's first leases that count from their own syncs: its owner writes under
+        another fence.
     """
 
     events = ("lease", "closed")

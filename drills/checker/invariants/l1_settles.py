@@ -16,16 +16,16 @@ from ..replay.znode_views import AskView, GroupView, OwnerView
 from .base import Invariant
 
 SILENT_SHARE = 2 / 3
-"""A member gives a sign of life every third of its poll interval: one that dies is evicted no sooner after that."""
+"""A member sends a heartbeat every third of its poll interval: a dead member is evicted no sooner after that."""
 
 LOST_STATE_S = 40.0
-"""Seconds that partitions wait after a group's state was lost or edited manually: the marks' partitions are
-unknown."""
+"""Seconds that partitions wait after a group's state was lost or edited manually: the partitions under eviction holds
+are unknown."""
 
 
 @dataclass(slots=True, eq=False)
 class _Unsettled:
-    """A group that is not settled: since when, why, and the last commit of its state."""
+    """An unsettled group: since when, why, and the last commit of its state."""
 
     since: Event
     why: str
@@ -36,17 +36,17 @@ class Settled(Invariant):
     """After the last fault the group is Stable within the negotiated timeout + 2 ticks + 1 s; with a live but stuck
     consumer, its rebalance timeout + lease + 1 s.
 
-    A consumer that is stuck from `calm` on has left after its poll interval and a session timeout.
-    A coordinator that is elected after `calm` counts its silence from the election: by so much the group may be later.
+    A consumer stuck from `calm` on has left after its poll interval and a session timeout.
+    A coordinator elected after `calm` counts its silence from the election: the group may be later by that time.
     Where a member's poll interval is below the session timeout, a lease more: the dead may be evicted first.
     From then on until the end every group with live members is Stable and each of them runs its target. The time
-    counts from `calm`; from the last command that a stuck member that lies has named in its channel (L4 judges how long
-    it may stay); from when a coordinator has rewritten a manually edited state (and 40 s: its marks are lost); or
-    from when it gave up the seat of a static member that has not come back; for a group of a consistent region from its
-    last reset, with `hold` added. A deadline that was missed before a lie, or before a seat was given up, stays missed.
+    counts from `calm`; from the last command that a stuck lying member has named in its channel (L4 judges how long
+    it may stay); from a coordinator's rewrite of a manually edited state (and 40 s: its eviction holds are lost); or
+    from its removal of the seat of a static member that has not come back; for a group of a consistent region from its
+    last reset, with `hold` added. A deadline missed before a lie, or before the removal of a seat, stays missed.
     Not judged: paused groups, groups of a failed region, with a registration made
-    unreadable by a manual edit, or with a manually edited state, or with an owner znode that a member that lies has
-    left, until its session ends. Groups with client-side assignment, now or after `calm`, are L5's (`Decided`).
+    unreadable by a manual edit, or with a manually edited state, or with an owner znode of a lying member,
+    until its session ends. Groups with client-side assignment, now or after `calm`, are L5's (`Decided`).
     """
 
     name = "L1"
@@ -78,9 +78,9 @@ class Settled(Invariant):
         found: float = bounds["session_timeout"] + 2 * bounds["tick"] + 1
         shortest = bounds.get("shortest_poll_interval", bounds["poll_interval"])
         if shortest * SILENT_SHARE < bounds["session_timeout"]:
-            found += bounds["lease"]  # one that has died may be evicted before its session expires
+            found += bounds["lease"]  # a dead member may be evicted before its session expires
         elif group.name in self._marked or any(view.by_hand for view in group.channels.values()):
-            # The next coordinator waits for a mark from its own election on; a member that lies gives no sign of life.
+            # The next coordinator counts an eviction hold from its own election on; a lying member sends no heartbeat.
             found += bounds["lease"]
         stuck = [name for name in {*group.members, *group.channels} if self._stuck and self._is_stuck(group, name)]
         if stuck:
@@ -104,7 +104,7 @@ class Settled(Invariant):
         return not self.is_led(group)
 
     def _may_not_answer(self, group: GroupView) -> int:
-        """Members that may be asked in turn without an answer: stuck ones, and those with broken assignors."""
+        """Leaders that may fail in turn: stuck ones, and those with broken assignors."""
         broken = self.world.conditions.broken
         names = {*group.members, *group.channels}
         return sum(self._is_stuck(group, name) or (broken is not None and broken.hit(name)) for name in names)
@@ -128,7 +128,7 @@ class Settled(Invariant):
         return since + self.bound(group)
 
     def is_judged(self, group: GroupView) -> bool:
-        """Whether neither a manual edit nor a pause keeps the group as it is."""
+        """Whether neither a manual edit nor a pause blocks the group."""
         if group.is_edited:
             return False
         if any(member.by_hand and member.registration is None for member in group.members.values()):
@@ -159,13 +159,13 @@ class Settled(Invariant):
             self._look(group, commit.event)
 
     def _count_seat(self, group: GroupView, event: Event) -> None:
-        """A seat that is given up extends the deadline from now on, but not a missed one."""
+        """A removed seat extends the deadline from now on, but not a missed one."""
         if group.seat_given_up_at > self._given_up.get(group.name, NEVER):
             self._report_missed(group, event)
             self._given_up[group.name] = group.seat_given_up_at
 
     def _count_lie(self, change: ChannelChange, event: Event) -> None:
-        """Likewise what a stuck member that lies claims to have carried out: its silence counts from then."""
+        """Likewise a command acknowledged by a stuck lying member: its silence counts from then."""
         group, name, same, after = change.view.group, change.view.consumer, change.same, change.after
         has_named = same is not None and after is not None and same.command != after.command
         if has_named and group.live(name) and self._is_stuck(group, name):
@@ -273,12 +273,12 @@ def _is_live(group: GroupView, owner: OwnerView) -> bool:
 class Decided(Settled):
     """A leader's death, hang or error at any point, and any number of joins meanwhile, end in a Stable group.
 
-    As L1, for groups with client-side assignment, with `assignment_timeout` (a leader's without an answer, and the
+    As L1, for groups with client-side assignment, with `assignment_timeout` (a leader's without a proposal, and the
     backoff after it) once, and once for each member that is stuck, or whose assignor fails for good. A group with
     broken assignors only (`broken` of `calm`) is not judged.
 
-    And no leader is waited for without an `assign`: a pending ask has its `assign` in the leader's channel, or its
-    answer, within `notice`.
+    And no leader is waited for without an `assign`: a pending request has its `assign` in the leader's channel, or its
+    `answer`, within `notice`.
     """
 
     name = "L5"
@@ -315,7 +315,7 @@ class Decided(Settled):
 
 
 def _not_asked(group: GroupView) -> AskView | None:
-    """The pending ask of a live leader with neither a command nor an answer."""
+    """The pending request of a live leader with neither a command nor an `answer`."""
     view, client = group.newest_ask, group.known.client if group.known is not None else None
     if view is None or view.gone is not None or view.answered is not None or view.ask is None or view.by_hand:
         return None

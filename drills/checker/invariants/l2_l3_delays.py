@@ -30,10 +30,11 @@ class Unhindered(Invariant):
     While a process is stuck (a fault of kind `stuck`, `hang` or `pause` that did not hit a node) and no other fault is
     active: a group without it is Stable within `notice` + 1 s of its last change (with client-side assignment,
     `assignment_timeout` more); and no free partition waits longer than that in a generation. Free means that no channel
-    runs it, no start names it, no mark covers it, it has no owner znode, and its member has no stop or start to obey.
-    With the bound `turn`, partitions are judged by that instead of `notice`, whatever happens to members, as long as
-    no fault hits a server or a node. In a consistent region all members stop together, and wait for a checkpoint:
-    `hold` is added, a fault of one of its groups hits all, and no member is started with a part of its target.
+    runs it, no start names it, no eviction hold covers it, it has no owner znode, and its member has no pending stop or
+    start. With the bound `turn`, partitions are judged by that instead of `notice`, regardless of faults of members, as
+    long as no fault hits a server or a node. In a consistent region all members stop together, and wait for a
+    checkpoint: `hold` is added, a fault of one of its groups hits all, and no member is started with a part of its
+    target.
     """
 
     name = "L3"
@@ -109,7 +110,7 @@ class Unhindered(Invariant):
 
     @property
     def _effects_s(self) -> float:
-        """How long an ended fault may have effects: a session that it ended must expire first."""
+        """How long an ended fault may have effects: a session ended by it must expire first."""
         return self.world.bounds["session_timeout"] + 2 * self.world.bounds["tick"] + 1
 
     def _judge_group(self, group: GroupView, fault: Fault, since: float, now: float) -> None:
@@ -179,8 +180,8 @@ class ChangesSeen(Invariant):
     the target of the group's state reflects it within `notice`. The time counts from the change, or from when a
     coordinator acts without a break and undisturbed (then with the session timeout added); after `calm` no excuse lasts
     longer than an election. A static member that has left may keep its part for a session timeout more, while it has a
-    seat. Under client-side assignment a pending ask comes first, so `assignment_timeout` is added twice, and nothing
-    counts while a member of the group is stuck; in a consistent region a checkpoint comes first, so `hold` is added.
+    seat. Under client-side assignment a pending request comes first, so `assignment_timeout` is added twice; no time
+    counts while a member is stuck; in a consistent region a checkpoint comes first, so `hold` is added.
     The target's coverage is compared, not its distribution.
     """
 

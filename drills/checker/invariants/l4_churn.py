@@ -23,7 +23,7 @@ REMOVED_FOR_S = 2.0
 """The same of one that the consumer has removed and not carried out: it is sent again a second later."""
 
 MOST_SENT = 4
-"""Two are sent at once, then one a second."""
+"""Two commands are sent at once, then one a second."""
 
 WITHIN_S = 2.0
 
@@ -32,7 +32,7 @@ Sent = tuple[object, ...]
 
 @dataclass(slots=True, eq=False)
 class _Wait:
-    """Since when a consumer has had commands and carried out none; it has none, and the wait is over at `until`."""
+    """A consumer's wait: since when it has had commands and carried out none; without a command it ends at `until`."""
 
     view: ChannelView
     first: Event
@@ -91,7 +91,7 @@ class ChurnProgress(Invariant):
             was, now, view = change.same, change.after, change.view
             key = view.group.name, view.consumer
             is_new = was is None or now is None or not now.is_live
-            # It begins with a command that stays: it takes several commits, or restores a state.
+            # The wait begins with a remaining command, which takes several commits, or restores a state.
             begins = was is not None and now is not None and was.command != now.command and now.command in view.commands
             if is_new or begins:
                 self._waits.pop(key, None)
@@ -167,8 +167,8 @@ class Repeats(Rules):
     The same start: of epoch, incarnation, generation, partitions, ask and reset. The same target: of members (static
     ones in any incarnation), threads, topics and strategy; a generation has it only when a member has run partitions
     without owner znodes since the one before. It is judged while neither members, topics nor a manual write have
-    changed the group since the generation before began, and not under client-side assignment (S9). What coordinators
-    change is no reason for one: who they end, or give up, is missing in the target.
+    changed the group since the generation before began, and not under client-side assignment (S9). Coordinators' own
+    changes are no reason for one: ended members and removed seats are missing in the target.
     """
 
     def __init__(self, invariant: Invariant) -> None:
@@ -206,7 +206,7 @@ class Repeats(Rules):
         was, now = written.was, written.now
         if before is None or was is None or now is None or now.generation == was.generation:
             return
-        # A turn in several commits writes the state in each: what it has read is older than the last of them.
+        # A turn in several commits writes the state in each: its reads are older than the last of them.
         begun, self._begun[group.name] = self._begun.get(group.name, NEVER), commit.at
         has_changed = group.name in self._changed
         self._changed.discard(group.name)

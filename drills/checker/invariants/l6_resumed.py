@@ -32,8 +32,8 @@ def _aborted(view: RegionView) -> int:
 
 
 def _is_whole(group: GroupView) -> bool:
-    """Whether every member of the target is present, or away from its seat; except the one that inherits the states of
-    departed names."""
+    """Whether every member of the target is present, or away from its seat; except the member that inherits the states
+    of departed members."""
     state = group.known
     if state is None or not state.target:
         return True

@@ -43,15 +43,15 @@ class ApplicationView:
 class Restored(Invariant):
     """The state of an application in a consistent region is that of one uninterrupted run over the same records.
 
-    - What `on_reset` restores (`restored`) is, of each partition that its member runs, exactly every record from the
-      group's initial offset up to that of the start's cut; the channel has the same offset, and the initial one is
-      recorded by then. Processed records (`taken`) join it, and are of the channel's reset. The reported state of the
-      application (`saved`, `state`) is what was restored and processed.
+    - The state restored by `on_reset` (`restored`) has, of each running partition of its member, exactly every record
+      from the group's initial offset up to that of the start's cut; the channel has the same offset, and the initial
+      one is recorded by then. Processed records (`taken`) join it, and are of the channel's reset. The reported state
+      of the application (`saved`, `state`) has exactly the restored and processed records.
     - When the region is Running, the sum of the members' own states over a group is the same as of its partitions.
     - Every generation, and every other incarnation in a target, raises R in its own commit, and ends an open
       checkpoint. R never falls. A start names R (or an earlier one: another follows), a cut, and its member's complete
       target; it is acknowledged once the state is restored.
-    - The region is Running when every live member of every target has restored its state of this R, and runs its share.
+    - The region is Running when every live member of every target has restored its state of this R, and runs its part.
 
     Manually edited znodes are not judged.
     """
@@ -78,7 +78,7 @@ class Restored(Invariant):
             self._stateful.add((event.get("group") or "", event.get("consumer") or ""))
 
     def begin(self, view: ChannelView, part: TopicPartition) -> int | None:
-        """Where a member must begin with a partition: at the cut of its start, else at the group's initial offset."""
+        """The required first offset of a member's partition: the cut's of its start, else the group's initial one."""
         region = self.world.regions.of(view.group.name)
         incarnation, start = self._orders.get((view.group.name, view.consumer), ("", None))
         if region is None or start is None or start.region is None or view.data is None:

@@ -17,13 +17,13 @@ from ..replay.znode_views import ChannelView, CommandView, GroupView
 from .base import LEASE_ROUNDING_S, Invariant, Rules, SessionLeases
 
 SOON_S = 0.005
-"""Real transactions have times in milliseconds: a claim so soon after a begin may have been before it."""
+"""Real transactions have times in milliseconds: a claim this soon after a begin may have been before it."""
 
 LATE_S = 0.0015
-"""Likewise the end of fetching so soon after the leave that it precedes."""
+"""Likewise the end of fetching this soon after the leave that it precedes."""
 
 _Waiting = tuple[Event, ChannelView, set[TopicPartition]]
-"""An event that is judged later, of a channel, with the partitions that would break the rule."""
+"""An event to be judged later, of a channel, with the partitions in question."""
 
 Marked = tuple[str, str]
 """Consumer, incarnation."""
@@ -31,7 +31,7 @@ Why = tuple[str, Event | None]
 """Why a partition is not free, and the event that proves it."""
 
 UNKNOWN = "unknown"
-"""The consumer of the one mark that a coordinator makes where `state` was lost."""
+"""The consumer of a coordinator's single eviction hold after a loss of `state`."""
 
 
 class Exclusive(Invariant):
@@ -41,8 +41,8 @@ class Exclusive(Invariant):
     Two intervals of different incarnations never overlap in time; where they meet in one instant, not both fetch in it.
     No fetcher gets records of a partition that only another one runs. No fetch begins after the lapse of the lease, and
     `poll` returns nothing then, until it is renewed; a fetch that began before may end. And after no commit do two
-    channels have the same partition in `running`. What coordinators hand on is judged by `FreePartitions`, what
-    consumers claim by `Claims`: without them two would fetch only rarely, and late. No consumer's lease outlasts its
+    channels have the same partition in `running`. `FreePartitions` judges starts of coordinators, `Claims` claims of
+    consumers: without them two would fetch only rarely, and late. No consumer's lease outlasts its
     session (`SessionLeases`).
     """
 
@@ -65,7 +65,7 @@ class Exclusive(Invariant):
     # ---- fetch intervals
 
     def meet(self, before: float) -> None:
-        """No event has come since `before`: contested partitions were fetched by both holders all that time."""
+        """No event since `before`: contested partitions were fetched by both holders all that time."""
         for one, other in self.world.fetching.disputes():
             if min(one.lease.until, other.lease.until) > before:
                 self._meet(one, other, before)
@@ -171,10 +171,10 @@ def _is_of(hold: Hold, event: Event) -> bool:
 
 
 class Claims(Rules):
-    """A fetcher begins only with what its channel runs, and `running` and owner znodes change together.
+    """A fetcher begins only with running partitions of its channel, and `running` and owner znodes change together.
 
     A partition that enters `running` has an owner znode of the same session after that commit, and one that leaves it
-    has none of that incarnation; a claim replaces no owner znode of another session. Who leaves of its own accord has
+    has none of that incarnation; a claim replaces no owner znode of another session. A voluntarily leaving consumer has
     stopped fetching before. A begin is judged while the channel has its incarnation, alive. Manually edited
     channels are not judged, nor manually created owner znodes.
     """
@@ -189,7 +189,7 @@ class Claims(Rules):
     # ---- owner znodes
 
     def take(self, change: ChannelChange, commit: Commit) -> None:
-        """`running` of a channel has changed, by no hand."""
+        """`running` of a channel has changed, not manually."""
         view, before, after = change.view, change.before, change.after
         if view.by_hand:
             return
@@ -252,7 +252,7 @@ class Claims(Rules):
                 fetched -= _partitions(event)
 
     def on_tick(self, now: float) -> None:
-        """Report what was begun without a claim, and what was still fetched by who had left."""
+        """Report begins without a claim, and fetches of departed consumers."""
         due, self._unhalted = _due(self._unhalted, now - LATE_S)
         for event, view, fetched in due:
             why = f"{event['who']} left {view.group} at {moment(event['at'])} while it still fetched {min(fetched)}"
@@ -268,24 +268,24 @@ def _partitions(event: Event) -> set[TopicPartition]:
 
 
 def _due(waiting: list[_Waiting], before: float) -> tuple[list[_Waiting], list[_Waiting]]:
-    """Those of events before a time that would break the rule, and the later ones."""
+    """The violating ones of the events before a time, and the later ones."""
     due = [one for one in waiting if one[0]["at"] < before and one[2]]
     return due, [one for one in waiting if one[0]["at"] >= before]
 
 
 class FreePartitions(Rules):
-    """A start gives a consumer only partitions that are free, and an eviction mark stays until its lease is over.
+    """A start gives a consumer only free partitions, and an eviction hold stays until its lease is over.
 
-    Free, as of the commit that sends the start: no other channel has the partition in `running`, no start that named it
-    stood before (one withdrawn by the same commit may have been obeyed), no mark of the written state covers it, and it
-    has no owner znode. What a channel runs already is not given.
+    Free, as of the commit that sends the start: no other channel has the partition in `running`, no start of it was
+    pending before (one withdrawn by the same commit may have been applied), no eviction hold of the written state
+    covers it, and it has no owner znode. Running partitions of a channel are not given.
 
-    A live incarnation that is ended while it runs partitions, together with its `ids`, has a mark in the same commit
-    that covers them for its lease. The lease counts from the commit that wrote the mark, or from the election of
+    A live incarnation that is ended while it runs partitions, together with its `ids`, has an eviction hold in the same
+    commit that covers them for its lease. The lease counts from the commit that wrote the hold, or from the election of
     another coordinator that reads it; where `state` was lost, from its first manual write, which the coordinator reads
-    before it writes the mark. A mark is dropped earlier only when its incarnation was never ended.
+    before it writes the hold. A hold is dropped earlier only when its incarnation was never ended.
 
-    Manually written znodes are not judged, nor marks of a manually written state.
+    Manually written znodes are not judged, nor eviction holds of a manually written state.
     """
 
     def __init__(self, invariant: Invariant) -> None:
@@ -337,7 +337,7 @@ class FreePartitions(Rules):
         if owner is not None and not owner.by_hand:
             yield "its owner znode is there", owner.made
 
-    # ---- marks
+    # ---- eviction holds
 
     def _judge_end(self, change: ChannelChange, before: Channel, commit: Commit) -> None:
         view, after, group = change.view, change.after, change.view.group
@@ -389,7 +389,7 @@ def _marks(state: GroupState | None) -> Mapping[Marked, Mark]:
 
 
 def _stood(group: GroupView, commit: Commit) -> Iterator[tuple[ChannelView, CommandView]]:
-    """The commands of a group that stood before a commit."""
+    """The pending commands of a group before a commit."""
     made = {id(command) for _, command in commit.made}
     yield from (each for each in group.pending if id(each[1]) not in made)
     yield from (each for each in commit.gone if each[0].group is group)

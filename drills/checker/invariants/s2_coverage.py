@@ -22,7 +22,7 @@ class Covering(Invariant):
     Judged when a coordinator makes a state Stable. Changes less than `notice` before may be missing (longer where
     faults were active meanwhile); `left_out` explains its names. And each consumer of the target then runs exactly its
     share, except what its channel reports as refused. Under client-side assignment, the target also has every member,
-    and `left_out` names topics: with its answer's view of them.
+    and `left_out` names topics: in the view of its `answer`.
 
     A generation is the same or the next one of `state`, or, where that was lost, of the group; not that of channels.
     Not judged for the first state after a manual write, nor under client-side assignment (S9).
@@ -45,7 +45,7 @@ class Covering(Invariant):
             if after is not None and after.data is not None and self.world.process(commit.who).is_node:
                 self._judge_order(written, after.data, commit)
             if before is not None and was is not None and now is not None and now.generation == was.generation:
-                # A turn in several commits writes the state that it has read in all but the last.
+                # A turn in several commits writes its read state in all but the last.
                 since = self._changed_at.get(group.name, NEVER)
                 one, other = decided(group, was, since), decided(group, now, since)
                 if one is not None and other is not None and one != other:

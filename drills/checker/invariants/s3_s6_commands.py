@@ -75,11 +75,11 @@ class Acknowledged(Invariant):
     """Removed by the consumer means done; removed by the coordinator means withdrawn, and never applied afterwards.
 
     Done: the channel after the same commit names it; after a stop its partitions no longer run and are no longer
-    fetched by that incarnation, after a start they run or are refused, and the channel names the start's ask; commands
-    to a leader, and notices of a failure, change neither `running` nor the generation. A consumer removes one that is
-    not done only when it is stale: for another incarnation, older than the channel, unreadable, about a removed ask, or
-    a drain for a checkpoint that has ended. Manually created or removed commands are not judged.
-    What coordinators must withdraw is judged by `Withdrawals`.
+    fetched by that incarnation, after a start they run or are refused, and the channel names the start's assignment
+    request; commands to a leader, and notices of a failure, change neither `running` nor the generation. A consumer
+    removes an undone command only when it is stale: for another incarnation, older than the channel, unreadable, about
+    a removed request, or a drain for an ended checkpoint. Manually created or removed commands are not judged.
+    `Withdrawals` judges the withdrawals of coordinators.
     """
 
     name = "S6"
@@ -106,7 +106,7 @@ class Acknowledged(Invariant):
         self._withdrawals.on_commit(commit)
 
     def _judge_named(self, change: ChannelChange, commit: Commit) -> None:
-        """A channel names a command that was withdrawn."""
+        """A channel names a withdrawn command."""
         view, same, name = change.view, change.same, change.after.command if change.after is not None else ""
         is_news = not view.by_hand and (same is None or same.command != name)
         if is_news and name in view.withdrawn and commit.removed_command(view, name) is None:
@@ -199,9 +199,9 @@ def _is_old(command: Command | None, before: Channel | None, after: Channel) -> 
 
 
 class Withdrawals(Rules):
-    """A coordinator that sends a stop or a start has withdrawn the others that its turn does not keep.
+    """A coordinator that sends a stop or a start has withdrawn the others not kept by its turn.
 
-    Withdrawals come before stops and starts: beside one that is sent, the group has no stop or start of an earlier
+    Withdrawals come before stops and starts: beside a new one, the group has no stop or start of an earlier
     epoch, and the channel no other at all. None of an earlier epoch is applied once a later coordinator has sent its
     own, or has made the group Stable a second before, without a fault since. Manually created commands are not judged.
     """
@@ -240,7 +240,7 @@ class Withdrawals(Rules):
                 return
 
     def judge_applied(self, view: ChannelView, command: CommandView, commit: Commit) -> None:
-        """A consumer has removed a command that its channel names."""
+        """A consumer has removed a command named in its channel."""
         data, known = command.data, self._turns.get(view.group.name)
         if data is None or known is None or not _moves(command) or data.epoch >= known[0]:
             return

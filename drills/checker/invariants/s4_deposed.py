@@ -13,14 +13,14 @@ ONLY_A_COORDINATOR = Changed.STATE | Changed.SENT | Changed.HISTORY
 
 
 class Deposed(Invariant):
-    """Nothing that a coordinator of epoch e writes appears after the bump to e + 1.
+    """No write of a coordinator of epoch e appears after the bump to e + 1.
 
     By effect, in the order of zxid: once a session has raised the epoch, all writes of nodes below groups and regions
     are its own, until another one raises the epoch. State, commands, history, and regions with the begin and the end of
     their checkpoints are written by coordinators only (and manually). Each election has an epoch above that of the one
     before; where the epoch's znode was edited manually since, above those of all groups' states. No coordinator's lease
     outlasts its session (`SessionLeases`). A coordinator reads the pauses before its first turn: it does not write the
-    state of a group that has been paused since before its election.
+    state of a group paused since before its election.
     """
 
     name = "S4"

@@ -1,4 +1,4 @@
-"""S5, second half: queries deliver what was sealed, and all runs of a query together continue."""
+"""S5, second half: queries deliver the sealed records, and all runs of a query together continue."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Place = tuple[str, str, int]
 """Topic, topic id, partition."""
 
 Reached = dict[Place, tuple[int, SegmentView]]
-"""The offset after the last one delivered, and the segment with that one."""
+"""The offset after the last delivered one, and its segment."""
 
 NEVER = 1 << 63
 
@@ -40,7 +40,7 @@ COLLECTED = "collected while query"
 GAP = "has lost records"
 MISSING = " gone"
 GONE = (MISSING, COLLECTED, *LOST)
-"""In a query's error about lost records; and what is in those that no offset shows."""
+"""Text in a query's error about lost records; and in errors without an offset."""
 
 
 class Ends(Rules):
@@ -72,7 +72,7 @@ class Ends(Rules):
         return (before, after) in self._jumps.get(key, ())
 
     def has_jumped_to(self, key: Key, after: int) -> bool:
-        """Whether one has reported that it resumes at `after`."""
+        """Whether a consumer has reported that it resumes at `after`."""
         return any(each[1] == after for each in self._jumps.get(key, ()))
 
     def was_edited(self, group: str, partition: TopicPartition) -> bool:
@@ -103,7 +103,7 @@ class Ends(Rules):
 
 
 class Run(NamedTuple):
-    """What a batch is judged by.
+    """The criteria of a batch.
 
     :ivar began: zxid at which the query's first run registered; `NEVER` when unknown.
     :ivar registered: zxid of the registration of the run that planned the batch; `NEVER` when unknown.
@@ -117,7 +117,7 @@ class Run(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A range that does not continue what was delivered before; `witness` are the events that prove it."""
+    """A range that does not continue the delivered ones; `witness` are the events that prove it."""
 
     why: str
     witness: tuple[Event, ...]
@@ -125,7 +125,7 @@ class Problem(NamedTuple):
 
 @dataclass(slots=True)
 class _Chain:
-    """The batches that a query's sink holds: what each of them has reached; `began` as of `Run`.
+    """The batches in a query's sink, with the ends reached by each; `began` as of `Run`.
 
     :ivar begun: czxid after which the query reads; `NEVER` when unknown.
     """
@@ -165,8 +165,8 @@ class Deliveries(Rules):
                 self._first_sealed.setdefault((segment.group.name, *item[:3]), segment.czxid)
 
     def on_query(self, group: GroupView, query: str, now: Query, commit: Commit) -> None:
-        """A query's znode was written: a run registers once, however often it does so again on other sessions. A new
-        query begins after what was collected before."""
+        """A query's znode was written: a run registers once, repetitions on other sessions not counted. A new
+        query begins after the segments collected before."""
         key = (group.name, query, commit.who)
         if key not in self._runs or self._runs[key][0] != now.run:
             begun = next((each.czxid for each in reversed(group.sealed) if each.gone is not None), 0)
@@ -174,7 +174,7 @@ class Deliveries(Rules):
             self._chains.setdefault((group.name, query), _Chain(begun, commit.zxid))
 
     def before(self, event: Event) -> Event | None:
-        """The batch that a finished one follows: those with its number or a later one are replaced."""
+        """The predecessor of a finished batch: batches with its number or a later one are replaced."""
         chain = self._chains.setdefault((event["group"], event["query"]), _Chain(NEVER))
         chain.reached = {number: known for number, known in chain.reached.items() if number < event["batch"]}
         return chain.reached[max(chain.reached)][1] if chain.reached else None
@@ -261,7 +261,7 @@ class Deliveries(Rules):
         since = before.czxid if before is not None else 0
         resets = [each for each in self._resets.get(key, ()) if since < each[0] < segment.czxid]
         limit = run.registered if before is not None or run.is_failing else NEVER
-        at_last = [each for each in resets if each[1] == resets[-1][1]]  # an earlier one to elsewhere asks for nothing
+        at_last = [each for each in resets if each[1] == resets[-1][1]]  # an earlier one to elsewhere requires nothing
         if end == first or any(zxid < limit and place == first for zxid, place, _ in at_last):
             return None
         late = [made for _, place, made in at_last if place == first]
@@ -273,7 +273,7 @@ class Deliveries(Rules):
         return Problem(why, (*([before.made] if before is not None else []), *late[-1:], segment.made))
 
     def _may_begin(self, group: GroupView, key: Key, first: int, segment: SegmentView, run: Run) -> bool:
-        """Whether a partition that is new to a query may begin at `first` in `segment`."""
+        """Whether a partition new to a query may begin at `first` in `segment`."""
         partition = TopicPartition(key[1], key[3])
         if segment.czxid < run.began or self._ends.was_edited(group.name, partition):
             return True
@@ -290,13 +290,12 @@ class DataFrames(Rules):
 
     A run that begins again with an old number replaces later batches. Each batch begins at the previous one's end, and
     delivers exactly the segments between its two offsets, in any run: so a repeated batch is the same, and no record is
-    missing or duplicated. Of a range with `missing` offsets all but so many are delivered, whichever these are: no
-    znode has that. Batches over manually created or removed segments are not judged. Nor may a query fail because a
-    segment that was not collected has lost its file, unless a fault has damaged that; nor because segments were
-    collected that its registration holds back, as long as that is neither removed, expired nor replaced. A run that
-    another one has replaced writes the query's znode no more. A run with `failOnDataLoss=false` may leave out segments
-    that are removed by then or whose files a fault has damaged, and no other. `Deliveries` judges whether the ranges
-    continue.
+    missing or duplicated. Of a range with `missing` offsets all but that number are delivered: no znode has which.
+    Batches over manually created or removed segments are not judged. Nor may a query fail because a segment that was
+    not collected has lost its file, unless a fault has damaged that; nor because segments were collected that its
+    registration holds back, as long as that is neither removed, expired nor replaced. A replaced run no longer writes
+    the query's znode. A run with `failOnDataLoss=false` may leave out only segments removed by then or with files
+    damaged by a fault. `Deliveries` judges whether the ranges continue.
     """
 
     events = ("batch", "query-failed", "fault")
@@ -368,12 +367,12 @@ class DataFrames(Rules):
         if group is not None:
             segments = self._promised(group, event)
             self._judge(group, event, segments)
-            # Without failOnDataLoss it has passed also those that it left out.
+            # Without failOnDataLoss it has also passed the omitted ones.
             passed = segments if _is_strict(event) else _between(group, event["after"], event["upto"])
             self.deliveries.on_batch(group, event, passed)
 
     def _promised(self, group: GroupView, event: Event) -> list[SegmentView]:
-        """Those that a batch has, and those that it must have."""
+        """A batch's actual segments, and its required ones."""
         named, segments = set(event["segments"]), _between(group, event["after"], event["upto"])
         return [each for each in segments if each.name in named or self._is_promised(each, event)]
 
@@ -437,7 +436,7 @@ def _between(group: GroupView, after: int, upto: int) -> list[SegmentView]:
 
 
 def _is_new(group: GroupView, name: str, commit: Commit) -> bool:
-    """Whether a query registers that has had no batch yet: what was collected before is none of its own."""
+    """Whether a query without a batch registers: segments collected before are not its own."""
     path = GroupPaths(group.name).query(name)
     return any(op["op"] == CREATE and op["path"] == path and op.get("ephemeral") for op in commit.event["ops"])
 
@@ -469,7 +468,7 @@ def _range(item: Mapping[str, Any]) -> tuple[str, str, int, int, int]:
 
 
 def rows_of(ranges: Iterable[tuple[str, str, int, int, int]]) -> Rows:
-    """The offsets of each partition, the same wherever the ranges were cut; what is there twice is in two of them."""
+    """The offsets of each partition, regardless of the ranges' cuts; a duplicate offset is in two of them."""
     found: Rows = {}
     for topic, topic_id, number, first, following in ranges:
         found.setdefault((topic, topic_id, number), []).append((first, following))
@@ -477,7 +476,7 @@ def rows_of(ranges: Iterable[tuple[str, str, int, int, int]]) -> Rows:
 
 
 def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """In order: those offsets that are there once, twice and so on, each as few ranges as possible."""
+    """In order: the offsets that occur once, twice and so on, each as few ranges as possible."""
     more: Counter[int] = Counter()
     for first, following in ranges:
         if first < following:

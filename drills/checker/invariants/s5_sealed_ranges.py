@@ -96,7 +96,7 @@ class SealedRanges(Invariant):
         return {_place(each): each for segment in commit.sealed for each in segment.ranges or ()}
 
     def _forget(self, commit: Commit) -> None:
-        """What a manual write or a member that lies has touched begins again."""
+        """Partitions touched by a manual write or a lying member begin again."""
         for group, partition, _ in commit.offsets:
             self.ends.forget(group.name, [partition])
         for change in commit.channels:
@@ -172,7 +172,7 @@ class SealedRanges(Invariant):
         self.broken_by(commit, why, since)
 
     def _reached(self, key: Key) -> tuple[int, Event | None, str]:
-        """The end of what is known of a partition, its event, and both in words."""
+        """The known end of a partition, its event, and both in words."""
         end, since = self.ends.get(key) or (0, None)
         return end, since, f"{end} was reached at {moment(since['at'])}" if since is not None else "nothing was before"
 
@@ -181,7 +181,7 @@ class SealedRanges(Invariant):
     def _judge_released(self, view: ChannelView, before: Channel, gone: Set[TopicPartition], commit: Commit) -> None:
         for partition in sorted(gone):
             offset, found = before.running[partition], view.group.offsets.get(partition)
-            is_over = not view.lives_as(before.incarnation)  # a stop writes its offsets whoever has the owner znode
+            is_over = not view.lives_as(before.incarnation)  # a stop writes its offsets regardless of the owner znode
             if view.by_hand or (is_over and _is_of_another(view.group.owners.get(partition), before)):
                 self._liars.add((view.group.name, partition))
             data = found.data if found is not None else None
@@ -226,7 +226,7 @@ def _place(item: SealedRange) -> TopicPartition:
 
 
 def _is_of_another(owner: OwnerView | None, life: Channel) -> bool:
-    """Whether a hand, or a member that lies, has made an owner znode of another incarnation: no offset is written."""
+    """Whether a hand, or a lying member, has created an owner znode of another incarnation: no offset is written."""
     return owner is not None and owner.by_hand and (owner.data is None or owner.data.incarnation != life.incarnation)
 
 
@@ -241,10 +241,10 @@ def _may_begin(group: GroupView, partition: TopicPartition, start: OffsetRecord)
 class ReturnedRecords(Rules):
     """No offset passes a record that `poll` has not returned to the application.
 
-    The application has every record from the offset at which its incarnation began with a partition up to the end of
-    what `poll` has returned last, or to where it was sought, or where the log made it jump. Offsets without a record
-    (`records` 0 of a fetch) are passed when nothing is buffered before them. What was below the begin is an earlier
-    owner's. A process that records no `returned` is not judged.
+    The application has every record from its incarnation's first offset of a partition up to the end of the last
+    records returned by `poll`, or to the offset of a seek, or of a jump of the log. Offsets without a record
+    (`records` 0 of a fetch) are passed when nothing is buffered before them. Offsets below the begin are an earlier
+    owner's. A process without `returned` is not judged.
     """
 
     events = ("begin", "sought", "jump", "returned", "fetch")
@@ -292,8 +292,8 @@ class ReturnedRecords(Rules):
 
 
 def is_reset(commit: Commit, process: KnownProcess) -> bool:
-    """Whether offsets are written by neither a coordinator, which looks at its epoch, nor a consumer, which looks at
-    its channel."""
+    """Whether offsets are written by neither a coordinator, which checks its epoch, nor a consumer, which checks its
+    channel."""
     if commit.by_hand or not commit.mask & Changed.OFFSET or process.kind in MEMBERS:
         return False
     paths = [op["path"] for op in commit.event.get("ops", ())]

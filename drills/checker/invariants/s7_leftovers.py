@@ -20,7 +20,7 @@ Remnant = tuple[str, Event | None, float, float]
 """The leftover, the event of its end, when that was, and how long it may remain."""
 
 WITH_ITS_ID = ("evicted", "refused", "removed")
-"""How the reasons begin for which a coordinator ends a live incarnation, with its `ids`."""
+"""Prefixes of the reasons for which a coordinator ends a live incarnation, with its `ids`."""
 
 
 class Remains(Invariant):
@@ -29,11 +29,11 @@ class Remains(Invariant):
     Judged at the end: no ephemeral of a closed session, no owner znode of an ended incarnation, no commands and no
     `running` in an ended channel, no channel of a departed consumer (after `channel_retention`), no segment that
     every query has finished (`segment_retention` after its seal; `QUERY_ABSENCE_S` after the session of a query that
-    has not finished it), no ask except the one of a Stable group's target,
+    has not finished it), no assignment request except that of a Stable group's target,
     and no request of a leader. The period counts from the end, or from when a coordinator has been able to act
     without a break (and twice the session timeout: it must have watched for itself); manually created znodes stay,
-    and so do leftovers of turns in a group whose consistent region has a manually edited cut. That what lives is
-    not removed is judged by `Living`.
+    and so do leftovers of turns in a group whose consistent region has a manually edited cut. `Living` judges
+    removals of live objects.
     """
 
     name = "S7"
@@ -112,7 +112,7 @@ class Remains(Invariant):
                 yield f"owner {partition} of {group}", death, death["at"], allowed
 
     def _of_asks(self, group: GroupView, allowed: float) -> Iterator[Remnant]:
-        """Once every member has an answer's command, other asks are unneeded."""
+        """Once every member has the adopted assignment's command, other requests are obsolete."""
         if group.requested is not None and group.hand_at < group.requested["at"]:
             yield f"`sync_request` of {group}", group.requested, group.requested["at"], allowed
         state = group.state
@@ -133,7 +133,7 @@ class Remains(Invariant):
             data = view.data
             if data is None or name in group.members or data.is_live or data.running or view.commands:
                 continue
-            # Its last sign is a write of its channel, or the end of its registration.
+            # Its last activity is a write of its channel, or the end of its registration.
             left = self._left.get((group.name, name), view.written)
             since = max(left, view.written, key=lambda event: event["at"])
             yield f"the channel of {name} in {group}", since, since["at"], allowed
@@ -236,7 +236,7 @@ class Living(Rules):
             self.broken_by(commit, f"{why} {moment(left['at'])}, when its member left", left)
 
     def _note(self, change: ChannelChange, commit: Commit) -> None:
-        """A leader's answer is no sign: only a stop or start that is applied stops the clock of one."""
+        """A leader's proposal is no activity: only an applied stop or start stops its clock."""
         before, after, key = change.same, change.after, (change.view.group.name, change.view.consumer)
         if after is None:
             return

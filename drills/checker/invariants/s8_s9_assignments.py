@@ -1,4 +1,4 @@
-"""S8 and S9: purity of assignors; client-side assignment: leaders, answers, and adopted targets."""
+"""S8 and S9: purity of assignors; client-side assignment: leaders, proposals, and adopted targets."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Pure(Invariant):
 
 @dataclass(slots=True, eq=False)
 class _Omitted:
-    """A member of an ask that the target, adopted from its answer, lacks."""
+    """A member of an assignment request that is missing in its adopted target."""
 
     group: GroupView
     consumer: str
@@ -62,21 +62,21 @@ class _Omitted:
 
 
 class Adopted(Invariant):
-    """The target of a generation is one leader's whole answer to one ask, less departed members.
+    """The target of a generation is one leader's whole proposal for one assignment request, less departed members.
 
-    - No ask is made while another is pending: neither adopted nor failed nor answered, and its leader alive. It names a
-      static member by its seat.
-    - Znodes below an ask are written by its leader, while the `assign` that names it is in the leader's channel; the
-      answer in the commit that removes that command, whose epoch is not before the state's. Nothing below an ask
-      changes after its answer, until a coordinator removes it.
-    - Adoption: the state names an ask with an answer without an error, no ask twice and none after a later one. The
-      generation is the next one; topics and shares are the answer's, no partition is assigned twice, and each member
-      has the ask's identity. Omitted members have left. The topics are the existing ones (unless a lasting fault kept
-      the coordinator from seeing them).
+    - No request is made while another is pending: neither adopted nor failed nor answered, and its leader alive. It
+      names a static member by its seat.
+    - Znodes below a request are written by its leader, while its `assign` is in the leader's channel; `answer` in the
+      commit that removes that command, whose epoch is not before the state's. Nothing below a request changes after its
+      `answer`, until a coordinator removes it.
+    - Adoption: the state names a request with an `answer` without an error, no request twice and none after a later
+      one. The generation is the next one; topics and shares are the proposal's, no partition is assigned twice, and
+      each member has the request's identity. Omitted members have left. The topics are the existing ones (unless a
+      lasting fault kept the coordinator from seeing them).
     - Otherwise the target stays unchanged, except incarnations of static members, until the group is empty or under the
       coordinator's strategies; its generation changes only where a running partition has lost its owner.
 
-    A manually edited or removed state resets all of that; manually edited asks and their children are not judged.
+    A manually edited or removed state resets all of that; manually edited requests and their children are not judged.
     """
 
     name = "S9"
@@ -104,7 +104,7 @@ class Adopted(Invariant):
         for written in commit.states:
             self._judge_state(written, commit)
 
-    # ---- an ask is made
+    # ---- an assignment request is created
 
     def _judge_ask(self, change: AskChange, commit: Commit) -> None:
         view, previous = change.view, change.previous
@@ -126,7 +126,7 @@ class Adopted(Invariant):
                 self.broken_by(commit, why, view.group.members[name].written)
 
     def _is_out(self, group: GroupView, view: AskView, commit: Commit) -> bool:
-        """Whether an ask is pending, for long enough that the writer of another one must know."""
+        """Whether a request is pending, for long enough that the writer of another one must know."""
         seen_by = commit.at - notice_s(self.world, commit.at)
         if view.ask is None or view.by_hand or view.answered is not None or view.gone not in (None, commit.event):
             return False
@@ -144,12 +144,12 @@ class Adopted(Invariant):
         offered = leader.registration.client if leader.registration is not None else None
         return offered is not None and view.ask.protocol in offered.protocols
 
-    # ---- children of an ask
+    # ---- children of an assignment request
 
     def _judge_below(self, change: AskChange, commit: Commit) -> None:
         view = change.view
         wrote = f"{commit.who} wrote the {change.what} of {view.name} in {view.group} at {commit.moment}"
-        if self.world.process(commit.who).is_node:  # it writes nothing below an ask, and removes all of it
+        if self.world.process(commit.who).is_node:  # it writes nothing below a request, and removes all of it
             view.is_torn |= change.is_removed
             if not change.is_removed:
                 self.broken_by(commit, f"{wrote}, and is a coordinator", view.made)
@@ -246,7 +246,7 @@ class Adopted(Invariant):
             return
         seat, channel = view.group.seats.get(consumer), view.group.channels.get(consumer)
         incarnation, is_static = state.target[consumer].incarnation, asked.identity.startswith("seat-")
-        # The turn has read this seat, and not one before it, when the target has its holder's incarnation.
+        # The turn has read this seat, not a previous one, when the target has its holder's incarnation.
         is_read = channel is not None and channel.data is not None and channel.data.incarnation == incarnation
         if is_static and seat is not None and is_read and asked.identity != f"seat-{seat:x}":
             self.broken_by(commit, f"{what} with {consumer}, whose seat is another than that of the ask", view.made)
@@ -255,7 +255,7 @@ class Adopted(Invariant):
             self.broken_by(commit, why, view.made)
 
     def _judge_topics(self, view: AskView, state: GroupState, what: str, commit: Commit) -> None:
-        """The answer is for the existing topics, unless the coordinator may have missed the change."""
+        """The proposal is for the existing topics, unless the coordinator may have missed the change."""
         answer, conditions = view.answer, self.world.conditions
         for name, topic_id in sorted(state.topics.items()):
             topic = self.world.topics.get(name)
@@ -269,7 +269,7 @@ class Adopted(Invariant):
                 self.broken_by(commit, why, topic.written, view.answered)
 
     def _judge_kept(self, group: GroupView, before: GroupState, after: GroupState, commit: Commit) -> None:
-        """The target stays until an answer is adopted."""
+        """The target stays until an adoption."""
         for name in sorted(before.target.keys() | after.target.keys()):
             was, now = before.target.get(name), after.target.get(name)
             if was is None or now is None or was.partitions != now.partitions:
@@ -304,5 +304,5 @@ class Adopted(Invariant):
 
 
 def _assign_of(view: AskView, commands: Iterable[CommandView]) -> CommandView | None:
-    """The `assign` for an ask, among commands."""
+    """The `assign` for an assignment request, among commands."""
     return next((each for each in commands if each.asks_for(view.name)), None)

@@ -32,7 +32,7 @@ CREATE, SET, DELETE, CHECK = "create", "set", "delete", "check"
 
 HAND, SERVER = "hand", "server"
 LIAR = "liar"
-"""The kind of a process with a member that lies."""
+"""The kind of a process with a lying member."""
 
 
 class Changed:
@@ -65,12 +65,12 @@ class ChannelChange:
 
     @property
     def left(self) -> Set[TopicPartition]:
-        """What it runs no more."""
+        """The partitions that have left `running`."""
         return _running(self.before).keys() - _running(self.after).keys()
 
     @property
     def entered(self) -> Set[TopicPartition]:
-        """What it did not run before."""
+        """The partitions new in `running`."""
         return _running(self.after).keys() - _running(self.before).keys()
 
 
@@ -106,12 +106,12 @@ class MemberChange(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class AskChange:
-    """One operation at or below an ask.
+    """One operation at or below an assignment request.
 
     :ivar what: `THE_ASK`, `ENTRY`, `ANSWER`, or `STRAY` for an unknown child.
-    :ivar answered: the answer's commit before this operation.
+    :ivar answered: the commit of `answer` before this operation.
     :ivar is_new: whether the znode is created; else it is set, or removed (`is_removed`).
-    :ivar previous: the ask before this one, when this operation creates it.
+    :ivar previous: the request before this one, when this operation creates it.
     """
 
     view: AskView
@@ -144,7 +144,7 @@ class RegionChange:
 class Commit:
     """The changes of one transaction, or of the end of a session.
 
-    :ivar by_hand: whether it was written manually, or by a member that lies: what that writes is not judged, either.
+    :ivar by_hand: whether it was written manually, or by a lying member, whose writes are not judged, either.
     :ivar mask: kinds of changes; each has its list below.
     :ivar made: commands sent, each with its channel.  :ivar gone: commands removed, likewise.
     :ivar states: written states.  :ivar members: written registrations.
@@ -153,8 +153,8 @@ class Commit:
     :ivar queries: (group, before, after).
     :ivar owners: (group, partition, before, after).
     :ivar seats: (group, consumer) of removed seats.
-    :ivar left: channels whose process has left of its own accord, each with what it was still fetching.
-    :ivar asks: writes at or below asks.  :ivar regions: likewise of consistent regions.
+    :ivar left: channels whose process has left voluntarily, each with its open fetch intervals.
+    :ivar asks: writes at or below assignment requests.  :ivar regions: likewise of consistent regions.
     """
 
     mask = 0
@@ -187,11 +187,11 @@ class Commit:
         return moment(self.at)
 
     def removed_from(self, view: ChannelView) -> list[CommandView]:
-        """The commands that it has removed from a channel."""
+        """The commands removed by it from a channel."""
         return [command for of, command in self.gone if of is view]
 
     def removed_command(self, view: ChannelView, name: str) -> CommandView | None:
-        """The command of that name that it has removed from a channel."""
+        """The command of that name removed by it from a channel."""
         return next((command for command in self.removed_from(view) if command.name == name), None)
 
     def creates(self, path: str) -> bool:

@@ -16,16 +16,16 @@ from .verdict import Event
 NEVER = float("-inf")
 FOREVER = float("inf")
 STUCK_KINDS = frozenset({"stuck", "hang", "pause"})
-"""Faults of processes that live and do nothing."""
+"""Faults of live processes without progress."""
 
 CHANGES = frozenset({"join", "leave", "topic", "query"})
-"""Faults that only give a coordinator something to do."""
+"""Faults that only cause turns of a coordinator."""
 
 _NO_PROCESS = frozenset({"server", "hand"})
 _NOT_NAMES = frozenset({"at", "event", "kind", "until"})
 
 CLOCKS = 0.02
-"""How far apart two clocks may go, as a share of the time that they measure."""
+"""Maximum drift of two clocks, as a share of the measured time."""
 
 ROUNDING_S = 0.01
 """Times of real transactions are whole milliseconds."""

@@ -151,7 +151,7 @@ class FetchIntervals:
             self.end(*life, event["at"])
 
     def on_closed(self, event: Event) -> None:
-        """A session that was ended by its password did not expire: leases do not cover that."""
+        """A session ended by its password did not expire: leases do not cover that."""
         if event.get("why") == "expired":
             return
         self._ended.add(event["session"])

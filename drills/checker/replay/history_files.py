@@ -51,7 +51,7 @@ def _partition(value: Any) -> bool:
 
 
 def _fields(**shapes: Shape) -> Shape:
-    """An object that has at least these fields."""
+    """An object with at least these fields."""
     return lambda value: isinstance(value, dict) and all(shape(value.get(name)) for name, shape in shapes.items())
 
 

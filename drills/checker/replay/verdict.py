@@ -39,7 +39,7 @@ class Verdict:
     :ivar witness: of the first finding, empty unless it is broken.
     :ivar is_due: whether a complete history would have decided it; meaningful only when not decided.
     :ivar findings: all violations, in order of discovery (up to `MOST_FINDINGS`).
-    :ivar judged: how many things it judged: a history without any led group says nothing of S9, for example.
+    :ivar judged: its opportunities for a violation: a history without a led group proves nothing about S9, for example.
     """
 
     invariant: str

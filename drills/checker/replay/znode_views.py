@@ -39,7 +39,7 @@ class ChannelView:
     :ivar written: the last commit that wrote it.  :ivar since: the one that began this incarnation, or ended it.
     :ivar owner: the process that registered the incarnation.
     :ivar by_hand: whether it was written manually since the incarnation registered.
-    :ivar applied: commands that it has named, since its creation.  :ivar withdrawn: those that a coordinator removed.
+    :ivar applied: commands named in it since its creation.  :ivar withdrawn: commands removed by a coordinator.
     """
 
     group: GroupView
@@ -62,12 +62,12 @@ class ChannelView:
 
     @property
     def running(self) -> Running:
-        """What it runs: nothing that cannot be read."""
+        """Its running partitions; none when it is unreadable."""
         return self.data.running if self.data is not None else {}
 
     @property
     def has_owners(self) -> bool:
-        """Whether each partition that it runs has an owner znode."""
+        """Whether each of its running partitions has an owner znode."""
         return self.running.keys() <= self.group.owners.keys()
 
     @property
@@ -108,7 +108,7 @@ class CommandView:
         return self.data is not None and self.data.option == STOP_FETCHER
 
     def asks_for(self, ask: str) -> bool:
-        """Whether it is the `assign` for an ask."""
+        """Whether it is the `assign` for an assignment request."""
         return self.data is not None and self.data.option == ASSIGN and self.data.ask == ask
 
     @property
@@ -227,16 +227,16 @@ class GroupView:
     :ivar begun: topic -> the topic as of the group's begin; None when that cannot be read.
     :ivar seats: static members with a seat, each with its czxid; while one is away, it keeps its part.
     :ivar seats_lost: when each seat was last removed.
-    :ivar seat_data: what was last written into a seat, whether or not it exists; None when it cannot be read.
-    :ivar asks: the existing ones.  :ivar newest_ask: the last one created, existing or not.
-    :ivar requested: the commit of the leader's request for another ask, None without one.
+    :ivar seat_data: the data last written into a seat, whether or not it exists; None when it cannot be read.
+    :ivar asks: the existing assignment requests.  :ivar newest_ask: the last one created, existing or not.
+    :ivar requested: the commit of the leader's `sync_request`, None without one.
     :ivar changed_at: the last join, leave or change of a member.
     :ivar seat_given_up_at: when a coordinator last gave up the seat of a departed member; minus infinity for never.
-    :ivar queries_lost: those whose znode went with its session, and when, until they register again.
+    :ivar queries_lost: queries whose znode went with its session, and when, until they register again.
     :ivar readers_changed: the last event by which the set of queries changed.
     :ivar owners_lost_at: when a settled member last ran partitions without owner znodes; minus infinity for never.
-    :ivar deleted_lives: consumer -> incarnations whose channel a hand has deleted, until a channel outlives its life.
-    :ivar hand_at: the last manual write to the group; `state_hand_at` likewise to its state, whose marks are then lost;
+    :ivar deleted_lives: consumer -> incarnations with a manually deleted channel, until a channel outlives its life.
+    :ivar hand_at: the last manual write to the group; `state_hand_at` likewise to its state, which loses its holds;
         minus infinity for never.
     """
 
@@ -289,16 +289,16 @@ class GroupView:
         return self.known is not None and self.known.client is not None
 
     def registration(self, consumer: str) -> Registration | None:
-        """What a member has registered; None without a readable one."""
+        """A member's registration; None without a readable one."""
         member = self.members.get(consumer)
         return member.registration if member is not None else None
 
     def is_asked(self, ask: Ask) -> bool:
-        """Whether the leader of an ask is alive, in the incarnation that was asked."""
+        """Whether the leader of a request is alive, in the addressed incarnation."""
         return self.live(ask.leader) and self.channels[ask.leader].lives_as(ask.incarnation)
 
     def has_identity(self, consumer: str, identity: str) -> bool:
-        """Whether the live member of the name has an ask's identity: its incarnation, or a static member's seat."""
+        """Whether the live member of the name has a request's identity: its incarnation, or a static member's seat."""
         is_seat = consumer in self.seats and identity == f"seat-{self.seats[consumer]:x}"
         return self.live(consumer) and (is_seat or self.channels[consumer].lives_as(identity))
 
@@ -337,7 +337,7 @@ class AskView:
     :ivar ask: None when it cannot be read.
     :ivar entries: consumer -> its entry; None when it cannot be read.
     :ivar answer: None without one, and when it cannot be read: then `answered` is still set.
-    :ivar gone: the commit that removed the ask, None while it exists.
+    :ivar gone: the commit that removed the request, None while it exists.
     :ivar by_hand: whether it or a child was written manually.
     :ivar is_torn: whether a coordinator has begun to remove its children.
     """
@@ -358,7 +358,7 @@ class AskView:
 
     @property
     def number(self) -> int:
-        """0 when its name is not an ask's."""
+        """0 when its name is not a request's."""
         return ask_number(self.name)
 
 
@@ -440,7 +440,7 @@ class RegionView:
         return view.offsets(group)
 
     def paused(self, group: str, consumer: str, incarnation: str) -> CheckpointView | None:
-        """The open checkpoint that an incarnation has contributed to: it waits for its end."""
+        """The open checkpoint with an incarnation's contribution: it waits for its end."""
         view = self.checkpoints.get(self.data.open) if self.data is not None and self.data.open else None
         if view is None or view.ends:
             return None

@@ -22,7 +22,7 @@ def main() -> None:
 
 
 def listed(*known: str, least: int = 0) -> Callable[[click.Context, click.Parameter, str], tuple[str, ...]]:
-    """The parser of an option that lists names, at least so many, of these."""
+    """The parser of an option with a list of these names, and a minimum number."""
 
     def parse(context: click.Context, parameter: click.Parameter, text: str) -> tuple[str, ...]:
         names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
@@ -107,7 +107,7 @@ def latency(**options: Any) -> None:
 @click.option("--kafka", is_flag=True, help="Also measure the memory of a consumer of a real broker.")
 @json_option
 def poll(**options: Any) -> None:
-    """`poll` of 500 small records: time per call; and the memory of a consumer that is not polled."""
+    """`poll` of 500 small records: time per call; and the memory of a consumer without polls."""
     run("poll", **options)
 
 
@@ -174,7 +174,7 @@ def show(found: dict[str, Any], as_json: bool) -> None:
 
 
 def _lines(found: dict[str, Any], of: str = "") -> Iterator[tuple[str, object]]:
-    """The name and the text of each line; an object of objects takes one for each of them."""
+    """The name and the text of each line; of an object of objects a line for each inner object."""
     for name, value in found.items():
         if not isinstance(value, dict):
             yield f"{of}{name}", value

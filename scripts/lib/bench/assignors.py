@@ -54,7 +54,7 @@ class Ours:
         self._last: Assignment = {}
 
     def seconds(self, names: Sequence[str], is_first: bool) -> float:
-        """Assign to these members, which have claims of the last assignment unless it `is_first`."""
+        """Assign to these members, with their claims of the last assignment unless it `is_first`."""
         last = {} if is_first else self._last
         members = [self._claiming(name, last.get(name, {})) for name in names]
         began = self._clock()
@@ -68,7 +68,7 @@ class Ours:
 
 
 class _Cluster:
-    """The cluster metadata that a peer reads."""
+    """The cluster metadata read by a peer."""
 
     def __init__(self, partitions: int) -> None:
         self._topics = {topic: set(numbers) for topic, numbers in topics(partitions).items()}
@@ -81,7 +81,7 @@ class _Cluster:
 
 
 class Peer:
-    """The strategy of kafka-python (package `kafka`), or that of aiokafka, a copy of it with another interface."""
+    """The strategy of kafka-python (package `kafka`), or aiokafka's copy of it with another interface."""
 
     def __init__(self, package: str, partitions: int) -> None:
         sticky = importlib.import_module(f"{package}.coordinator.assignors.sticky.sticky_assignor")
@@ -185,7 +185,7 @@ class Rounds:
         self.late: dict[str, str] = {}
 
     def run(self, rounds: int) -> None:
-        """A warm-up round, which is not counted, then `rounds` measured ones."""
+        """An uncounted warm-up round, then `rounds` measured ones."""
         groups = {"fresh": self._names[:-1], "join": self._names, "leave": self._names[1:]}
         for number in range(rounds + 1):
             for step, names in groups.items():

@@ -32,7 +32,7 @@ def machine() -> dict[str, Any]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU seconds of a process and the children that it has waited for."""
+    """CPU seconds of a process and its reaped children."""
     return float(sum(psutil.Process(pid).cpu_times()[:4]))
 
 

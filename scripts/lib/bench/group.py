@@ -85,7 +85,7 @@ class ThreadMember:
 class Group:
     """One group with its servers and processes. The context manager stops all of them.
 
-    :param is_secure: TLS, SASL, and ACLs of a policy that is closed for reading.
+    :param is_secure: TLS, SASL, and ACLs of a policy closed for reading.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Group:
 
     @property
     def kill_bound_ms(self) -> int:
-        """How long a killed coordinator may go unnoticed: the session timeout that ZooKeeper grants, which is between
+        """The longest detection of a killed coordinator: the session timeout granted by ZooKeeper, which is between
         2 and 20 ticks, 2 ticks and 0.5 s."""
         tick_ms = self._ensemble.config.tick_ms
         return min(max(self.session_timeout_ms, 2 * tick_ms), 20 * tick_ms) + 2 * tick_ms + 500
@@ -191,7 +191,7 @@ class Group:
         }
 
     def start_member(self, name: str) -> ThreadMember | Member:
-        """A member that starts to register."""
+        """A member at the begin of its registration."""
         access, fields = self._ensemble.identities.access("team-a"), self.fields(name)
         if self._as_processes:
             words = [f"--{field.replace('_', '-')}={value}" for field, value in fields.items()]
@@ -233,7 +233,7 @@ class Group:
         return usable_topics(Reading(self.store), Brokers())[TOPIC].partitions
 
     def add_partition(self) -> None:
-        """A change that only a coordinator acts on."""
+        """A change handled only by a coordinator."""
         alter_topic(self.store, Brokers(), TOPIC, len(self._topic_partitions()) + 1)
 
     def claimed_at(self) -> int:

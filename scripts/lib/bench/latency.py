@@ -13,7 +13,7 @@ It is divided into the stages of each record:
 | plan | | the batch's job begins (`latestOffset`, `walCommit`, `getBatch`, `queryPlanning` of the progress) |
 | read | | its row is in the sink |
 
-A record that is sealed after its batch has begun did not wait for a trigger, and its plan is shorter.
+A record sealed after the begin of its batch did not wait for a trigger, and its plan is shorter.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Load:
 
     @property
     def appended(self) -> Times:
-        """When each was written, as far as the producer knows."""
+        """The time of each record's write, by the producer's knowledge."""
         return np.array([*self._appended, *[np.nan] * (self.written - len(self._appended))])
 
     def run(self, seconds: float) -> None:
@@ -128,7 +128,7 @@ class Load:
         self._note(self.written)
 
     def _note(self, appended: int) -> None:
-        """So many records are written by now."""
+        """Note the time of the records written since the last call."""
         self._appended += [time.time()] * (appended - len(self._appended))
 
 
@@ -144,7 +144,7 @@ class _ToKafka:
         self._given += 1
 
     def flush(self) -> int:
-        """The number of records that are written so far."""
+        """The number of records written so far."""
         self._client.poll(0)
         return self._given - len(self._client)
 
@@ -166,7 +166,7 @@ class _ToFiles:
         self._given += 1
 
     def flush(self) -> int:
-        """Write; the number of records that are written."""
+        """Write; returns the number of written records."""
         for partition, values in self._values.items():
             self._producer.send_batch(TOPIC, partition, values)
         self._values.clear()
@@ -258,7 +258,7 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Span(NamedTuple):
-    """The records of a partition with offsets `first` to `end - 1`, and the time of what happened to them."""
+    """The records of a partition with offsets `first` to `end - 1`, and the time of their stage."""
 
     partition: int
     first: int
@@ -267,7 +267,7 @@ class Span(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A micro-batch of the query: when it began, and when its job began; seconds since the epoch."""
+    """A micro-batch of the query: its begin, and its job's begin; seconds since the epoch."""
 
     began_s: float
     job_s: float
@@ -288,7 +288,7 @@ def fetch_spans(history_dir: Path, clock_offset_s: float) -> list[Span]:
 
 
 def seal_spans(store: Store, group: str) -> list[Span]:
-    """The ranges of the group's segments that are still in ZooKeeper: those of the last hour, up to 1,000."""
+    """The ranges of the group's segments still in ZooKeeper: of the last hour, up to 1,000."""
     paths = GroupPaths(group)
     listing = store.children(paths.segments)
     names = [paths.segment(name) for name in (listing.names if listing else ())]
@@ -336,7 +336,7 @@ def stages(
         np.array([getattr(batches.get(int(batch)), name, np.nan) if batch == batch else np.nan for batch in batch_of])
         for name in ("began_s", "job_s")
     )
-    # The producer is told of an append after the log has it; a batch may list a segment that is sealed meanwhile.
+    # The producer is notified of an append after the log has it; a batch may list a concurrently sealed segment.
     marks = [scheduled, np.fmin(appended, fetched), fetched, sealed, np.fmax(began, sealed), np.fmax(job, sealed)]
     return np.diff(np.array(marks), axis=0)
 
@@ -346,7 +346,7 @@ def table(found: Times, latencies: Times) -> dict[str, dict[str, float]]:
 
     The latter two add up to those records' latency.
 
-    :param found: as of `stages`, without records that lack a time.
+    :param found: as of `stages`, without records without a time.
     """
     rows = [*found, latencies - found.sum(axis=0)]
     low, high, slow = np.percentile(latencies, (45, 55, 99))

@@ -122,7 +122,7 @@ LOOPS: dict[str, tuple[str, Callable[[str, str, int, int], int]]] = {
     "aiokafka": ("aiokafka", lambda *given: asyncio.run(aiokafka(*given))),
     LOOP: ("pyarrow", pyarrow),
 }
-"""Name -> the module that it needs, and its loop."""
+"""Name -> the required module, and its loop."""
 
 
 def main(name: str, servers: str, topic: str, partitions: str, records: str) -> None:

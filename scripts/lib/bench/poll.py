@@ -1,7 +1,7 @@
 """`bench poll`: the time of `Consumer.poll` on the embedded log, and a consumer's memory without polls, also on Kafka.
 
-All components are real: a consumer in a group with a coordinator, on one embedded server. The time is that of polls
-that return the maximum number of records; the whole log is written before.
+All components are real: a consumer in a group with a coordinator, on one embedded server. The time is that of full
+polls, of the maximum number of records; the whole log is written before.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Stage:
 
     @contextlib.contextmanager
     def consumer(self, group: str, topics: list[str], partitions: int, **options: Any) -> Iterator[Consumer]:
-        """A consumer that is assigned all partitions, and has returned records."""
+        """A consumer with all partitions assigned, after its first returned records."""
         config = ConsumerConfig(self.hosts, group, "c1", log_dir=str(self.log_dir), **options)
         with Consumer(config, Subscription(dict.fromkeys(topics, 1))) as consumer:
             eventually(lambda: consumer.poll(20) and len(consumer.assignment()) == partitions, "assigned")
@@ -133,7 +133,7 @@ def own_time(stage: Stage, polls: int, group: str, **options: Any) -> dict[str, 
 def quiet(stage: Stage, topic_id: str, group: str, **options: Any) -> dict[str, float]:
     """The delay of a record in a quiet partition, in polls and ms, while the other partitions are saturated.
 
-    The application takes `WORK_S` for each poll's records.
+    The application needs `WORK_S` for each poll's records.
     """
     partition, waited = TopicPartition(QUIET, 0), []
     with stage.consumer(group, [BUSY, QUIET], PARTITIONS + 1, **options) as consumer:

@@ -2,7 +2,7 @@
 
 All times are from ZooKeeper's clock, except those of signals; server and bench run on one machine, so the clocks
 agree. A join begins with its committed registration, a leave with the commit that ends the member; both end with the
-last claim of a partition. A coordinator acts when it has committed the first turn of its epoch, for a change after the
+last claim of a partition. A coordinator acts with the commit of the first turn of its epoch, for a change after the
 old one's end.
 """
 
@@ -68,9 +68,9 @@ class Rounds:
         self.measured["leave_ms"].append(group.claimed_at() - group.left_at(name))
 
     def _moves(self, before: Mapping[int, Owner]) -> None:
-        """For the join: revoked partitions, the minimum of them, and the standstill of each moved partition.
+        """For the join: revoked partitions, the minimum of them, and the downtime of each moved partition.
 
-        A standstill is from the commit that revokes the partition (the last one to its old owner's channel, if that
+        A downtime is from the commit that revokes the partition (the last one to its old owner's channel, if that
         keeps the rest without a further command) to the new owner's claim.
         """
         after = self.group.owners()
@@ -93,7 +93,7 @@ class Rounds:
         turns = state.stat.version - first.stat.version
         self.measured["transactions"].append(state.stat.mzxid - registered.stat.czxid)
         self.measured["commands"].append(group.commands_ever() - commands)
-        # Without the first turn, the one that sets Stable, and under a leader the one with the ask.
+        # Without the first turn, the turn that sets Stable, and under a leader that with the assignment request.
         self.measured["waves"].append(turns - 2 - (group.assignment != COORDINATOR_SIDE))
 
     def _change_coordinator(self, figure: str, stop: Callable[[Process], None]) -> None:

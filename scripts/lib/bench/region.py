@@ -2,8 +2,8 @@
 
 Every member is a process that always has records and processes a few at a time. A pause is a member's: from its last
 record before a checkpoint until `poll` returns the first one after it. A reset is an operator's, from the request until
-the last member's state is restored. A rebalance is a join, as in `bench rebalance`, under a strategy that stops every
-member, as a reset does. End times are from ZooKeeper's clock.
+the last member's state is restored. A rebalance is a join, as in `bench rebalance`, under an eager strategy, as a reset
+stops every member. End times are from ZooKeeper's clock.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Tell = Callable[[str], None]
 
 
 class RegionGroup(Group):
-    """A group whose members are processes of the benchmark.
+    """A group with processes of the benchmark as members.
 
     :param region: the members' region; empty for none.
     """

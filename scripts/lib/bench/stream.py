@@ -4,8 +4,8 @@ A round reads the whole log in a new group: the query runs, and the time is from
 record that Spark has processed (`noop` sink). CPU seconds are those of the driver, the executors and their Python
 workers. Peers alternate with it, over the same records in the same broker: poll loops, whose start is not counted
 either, and Spark's own source. Beside the embedded log a plain loop reads the same files: the machine's speed of the
-hour. Spark ends Python workers that are idle for a minute, as during the peers' rounds: a small round before each
-starts them again.
+hour. Spark ends Python workers after an idle minute, as during the peers' rounds: a small round before each
+restarts them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LITTLE = 8000
 
 
 class Rows(StreamingQueryListener):
-    """The number of rows that a query has processed, from Spark's events: its progress takes dozens of calls."""
+    """The number of rows processed by a query, from Spark's events: its progress takes dozens of calls."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -121,8 +121,8 @@ def measure(
 ) -> dict[str, Any]:
     """Measure, and return one object for `--json`.
 
-    :param warm_ups: rounds before the measured ones, until the JVMs have compiled the hot code; loops, which compile
-       nothing, take part in the last one.
+    :param warm_ups: rounds before the measured ones, until the JVMs have compiled the hot code; loops, without
+       compilation, take part in the last one.
     :raises MissingProgram: when a peer is not installed.
     """
     check_installed(list(against))
@@ -194,9 +194,9 @@ JARS = "ZK_GROUP_BENCH_SPARK_KAFKA_JARS"
 
 
 def connector_jars() -> list[Path]:
-    """The jars of the connector of PySpark's Scala and Spark, without those that PySpark has itself.
+    """The jars of the connector of PySpark's Scala and Spark, without PySpark's own.
 
-    :raises MissingProgram: when they cannot be had; the message says how to provide them.
+    :raises MissingProgram: when they are unavailable; the message has the remedy.
     """
     sql = Path(class_path(("spark-sql_",)))
     match = re.fullmatch(r"spark-sql_([\d.]+)-(.+)\.jar", sql.name)

@@ -1,4 +1,4 @@
-"""One worker: it counts the records of each key in memory; its only state on disk is that of checkpoints.
+"""One worker: it counts the records of each key in memory; only checkpoints have its state on disk.
 
 python -m counts.worker ZK NAME LOG_DIR CHECKPOINT_DIR
 """
@@ -32,7 +32,7 @@ class Counts(Callbacks):
         return State(member=json.dumps(self.counts).encode())
 
     def on_reset(self, checkpoint: int, state: State) -> None:
-        """Restore its state of the checkpoint, and those of members that are gone."""
+        """Restore its state of the checkpoint, and those of departed members."""
         self.counts = Counter()
         for data in (state.member, *state.inherited.values()):
             self.counts.update(json.loads(data) if data else {})

@@ -77,8 +77,8 @@ def obey(pool: FetcherPool, stopping: threading.Event) -> None:
 def run_query(spark: SparkSession, config: dict[str, Any], stopping: threading.Event) -> StreamingQuery:
     """The query, until `stopping` is set, or it fails, which is an event.
 
-    Spark waits 10 s for a Python process that it starts. If that is too little, the query has not started, and is
-    started again.
+    Spark waits 10 s for a new Python process. If that is too short, the query has not started, and is
+    restarted.
     """
     for tries_left in reversed(range(STARTS)):
         query = start_query(spark, config)

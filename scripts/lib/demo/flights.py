@@ -38,7 +38,7 @@ def load_flights() -> pa.Table:
     archive = Path(spec.origin).parent / "data" / "flights.csv.zip"
     with zipfile.ZipFile(archive) as zipped:
         data = zipped.read(zipped.namelist()[0])
-    # While it reads, pyarrow replaces the signal handlers by its own; a SIGTERM between the two is lost.
+    # While it reads, pyarrow replaces the signal handlers; a SIGTERM between the two is lost.
     pa.enable_signal_handlers(False)
     options = csv.ConvertOptions(include_columns=COLUMNS, null_values=["", "NA"], strings_can_be_null=True)
     return csv.read_csv(io.BytesIO(data), convert_options=options)

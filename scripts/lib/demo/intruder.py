@@ -1,4 +1,4 @@
-"""The demo's intruder: clients without rights, which try to read and change znodes of the group."""
+"""The demo's intruder: clients without rights that try to read and change znodes of the group."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ALL_READ: Final = frozenset({CONSUMERS, COORDINATOR, COORDINATOR_EPOCH})
 """Znodes that everybody may read: they name no group."""
 SESSION_MS: Final = 10_000
 MOST_CHILDREN: Final = 2
-"""Children that are tried below each znode."""
+"""Children to try below each znode."""
 
 
 class Intruder:
     """Three clients: one without an identity, one of another group, and a reader, which may only read.
 
     :param zk: the secured chroot.
-    :ivar tried: number of operations.  :ivar refused: those that ZooKeeper refused.
+    :ivar tried: number of operations.  :ivar refused: number of refusals by ZooKeeper.
     :ivar succeeded: the others, as `team-b set /consumers/...`.
     """
 
@@ -41,7 +41,7 @@ class Intruder:
         self.succeeded: list[str] = []
 
     def try_all(self, operator: Store, group: str) -> None:
-        """Try every operation, with each client, on the znodes that exist now."""
+        """Try every operation, with each client, on the existing znodes."""
         paths = list(_paths(operator, group))
         for name, access in self._clients.items():
             self._try(name, access, paths)
@@ -69,7 +69,7 @@ class Intruder:
 
 
 def _writes(store: AclStore, path: str) -> Iterator[tuple[str, Callable[[], object]]]:
-    """The creation names its ACL: this client would refuse it itself otherwise."""
+    """The creation has an ACL: without one this client would refuse it itself."""
     yield "set", lambda: store.commit([SetData(path, b"{}")])
     yield "create below", lambda: store.commit([Create(f"{path}/intruder", b"{}", acl=OPEN_ACL)])
     yield "delete", lambda: store.commit([Delete(path)])

@@ -321,7 +321,7 @@ class Story:
         self._announce(f"killed the elected coordinator, node {elected.node}")
 
     def _is_elected_again(self) -> bool:
-        """Whether there is a coordinator since that kill; the first time the failover is measured."""
+        """Whether there is a coordinator since that kill; the first time measures the failover."""
         killed_at, epoch = self._killed
         later = [(at, record) for at, record in self._observer.elected if record.epoch > epoch]
         if later and self.verdict.coordinator_failover_ms is None:
@@ -347,7 +347,7 @@ class Story:
         self._driver.resize(slots)
 
     def _show_rebalances(self) -> None:
-        """Announce each rebalance that has ended since the last call."""
+        """Announce each rebalance finished since the last call."""
         for rebalance in self._observer.rebalances():
             is_over = rebalance.finished_ms is not None or rebalance.replaced_by is not None
             if is_over and rebalance.generation > self._shown:

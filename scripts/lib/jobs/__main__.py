@@ -1,4 +1,4 @@
-"""`scripts/jobs`: workers with named jobs, of which some are killed, frozen and stopped, and a verdict."""
+"""`scripts/jobs`: workers with named jobs, some killed, frozen and stopped, and a verdict."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def worker(zk: str, name: str, folder: Path) -> Process:
 
 
 class Step(NamedTuple):
-    """A line of a job's log: when (nanoseconds), in which generation, by which process."""
+    """A line of a job's log: time (nanoseconds), generation, process."""
 
     at: int
     generation: int
@@ -53,7 +53,7 @@ def in_two_places(found: dict[str, list[Step]]) -> list[str]:
 
 
 def all_run(folder: Path, workers: list[Process]) -> bool:
-    """Whether one of these workers ran each job in the last half second, and each of them has a job."""
+    """Whether these workers ran every job in the last half second, and each of them has a job."""
     since = time.monotonic_ns() - 500_000_000
     now = {f"{each.name}-{each.pid}" for each in workers}
     recent = {job: {line.who for line in lines if line.at > since} for job, lines in steps(folder).items()}

@@ -88,7 +88,7 @@ def watched(server: Server, seconds: float) -> Figures:
 
 
 class TrickleLog(PullLog):
-    """A log in which every partition gets a record each 50 ms from `began` until `ended`."""
+    """A log with a new record in every partition each 50 ms from `began` until `ended`."""
 
     began = ended = float("inf")
 
