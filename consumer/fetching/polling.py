@@ -125,7 +125,6 @@ class Fetcher:
 
     @property
     def is_pending(self) -> bool:
-        """See `Source`."""
         return self._source.is_pending
 
     def begin(self, starts: Mapping[TopicPartition, Position]) -> None:

@@ -277,7 +277,6 @@ class RegionMember(Contributor):
     # ---- commands
 
     def admits(self, channel: Channel, name: str, command: Command) -> bool | None:
-        """See `Role`."""
         if command.region is None:
             return False
         return None if self._is_applied(channel, name, command) else True
@@ -304,14 +303,12 @@ class RegionMember(Contributor):
         self._start = name
 
     def stopping(self, is_whole: bool) -> None:
-        """See `Contributor`."""
         super().stopping(is_whole)
         self.is_ready = False
         # If their release is withdrawn, running partitions begin again from the cut.
         self._cut.begin(self._cut.order, reloads=self._cut.order is not None)
 
     def lost(self, reason: str) -> None:
-        """See `Contributor`."""
         super().lost(reason)
         self._cut.begin(None, reloads=False)
 

@@ -178,7 +178,6 @@ class Sealer:
     # ---- the member's calls
 
     def assigned(self, starts: Mapping[TopicPartition, Position]) -> None:
-        """See `Holder`."""
         self._fetcher.begin(starts)
 
     def revoke(self, partitions: PartitionSet) -> None:

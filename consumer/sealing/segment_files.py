@@ -543,7 +543,6 @@ class ClaimedFiles:
         return self._files.write(file, batches)
 
     def remove(self, file: str) -> None:
-        """See `SegmentFolder`."""
         self._files.remove(file)
 
     def _claim(self) -> None:

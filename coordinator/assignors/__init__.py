@@ -138,7 +138,6 @@ class RangeAssignor:
     is_eager = True
 
     def assign(self, subscribers: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> Assignment:
-        """See `Assignor.assign`."""
         members = in_order(subscribers)
         given: dict[str, dict[str, list[TopicPartition]]] = {member.consumer: {} for member in members}
         for topic in sorted(topics):
@@ -176,7 +175,6 @@ class RoundRobinAssignor:
     is_eager = True
 
     def assign(self, subscribers: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> Assignment:
-        """See `Assignor.assign`."""
         members = in_order(subscribers)
         ring = [(member, number) for member in members for number in range(max(member.threads.values(), default=0))]
         dealt: dict[int, set[TopicPartition]] = {}

@@ -30,7 +30,6 @@ class StickyAssignor:
     is_eager = True
 
     def assign(self, subscribers: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> Assignment:
-        """See `Assignor.assign`."""
         members = in_order(subscribers)
         subscribed = [member for member in members if any(member.threads.get(topic, 0) for topic in topics)]
         claims = claims_of(subscribed, topics)

@@ -80,7 +80,6 @@ class CoordinatorConfig(ZooKeeperAccess):
     history_dir: str = ""
 
     def check(self) -> None:
-        """See `Values`."""
         checked_name("node", self.node)
         checked_hosts(self.zk)
         require(self.brokers_path.startswith("/"), "brokers_path must begin with a slash")

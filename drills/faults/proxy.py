@@ -107,11 +107,9 @@ class TlsEnd:
         self._connection.setblocking(False)
 
     def recv(self, size: int) -> bytes:
-        """See `socket`."""
         return self._once_ready(partial(self._connection.recv, size))
 
     def sendall(self, data: bytes) -> None:
-        """See `socket`."""
         left = memoryview(data)
         while left:
             left = left[self._once_ready(partial(self._connection.send, left)) :]
@@ -121,7 +119,6 @@ class TlsEnd:
         socket.socket.shutdown(self._connection, how)
 
     def close(self) -> None:
-        """See `socket`."""
         self._connection.close()
 
     def _once_ready(self, step: Callable[[], T]) -> T:
