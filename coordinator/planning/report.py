@@ -27,7 +27,7 @@ from .partitions import STRAGGLER_AFTER_S
 from .rebalance_history import changes_of
 from .reconciliation import Moves
 from .regional import Guarded
-from .snapshot import Snapshot
+from .snapshot import HistoryFacts, Snapshot
 from .target import BEYOND
 
 WAITING_LOOK_S = 1.0
@@ -153,9 +153,9 @@ def history_of(
     :param gone: members of the target before this turn whose incarnation in it is over.
     :param ends: of this turn.
     """
-    before = snapshot.state
-    finished_ms = snapshot.coordinator.now_ms if state.state in (STABLE, EMPTY) else None
-    standing_since_ms, silent_since_ms = _standing_since(snapshot, gone, stopping)
+    before, record, now_ms = snapshot.state, snapshot.history.last, snapshot.coordinator.now_ms
+    finished_ms = now_ms if state.state in (STABLE, EMPTY) else None
+    standing_since_ms, silent_since_ms = _standing_since(snapshot.history, now_ms, gone, stopping)
     if is_new:
         ask = adopted_ask(snapshot, state)
         joined, left = sorted(_lives(state) - _lives(before)), sorted(_lives(before) - _lives(state))
@@ -163,58 +163,52 @@ def history_of(
             generation=state.generation,
             epoch=snapshot.coordinator.epoch,
             trigger=shortened(trigger or changes_of(joined, left) or "topics or owners changed", LONGEST_TRIGGER),
-            started_ms=snapshot.coordinator.now_ms,
+            started_ms=now_ms,
             joined=tuple(joined),
             left=tuple(left),
             moved=_moved(before, state),
-            stopped_ms=None if stopping else snapshot.coordinator.now_ms,
+            stopped_ms=None if stopping else now_ms,
             finished_ms=finished_ms,
             standing_since_ms=standing_since_ms,
             silent_since_ms=silent_since_ms,
-            assignment_ms=max(0, snapshot.coordinator.now_ms - ask.since_ms) if ask is not None else None,
+            assignment_ms=max(0, now_ms - ask.since_ms) if ask is not None else None,
             attempts=ask.attempt if ask is not None else None,
             evicted=_evicted(state, left, ends),
         )
-    record = snapshot.history.last
     if record is None or record.generation != state.generation:
         return None
     if record.finished_ms is not None:
-        return _with_return(snapshot, state, record)
-    stopped_ms = record.stopped_ms or (None if stopping else snapshot.coordinator.now_ms)
+        return _with_return(snapshot.history, now_ms, state, record)
+    stopped_ms = record.stopped_ms or (None if stopping else now_ms)
     updated = replace(record, stopped_ms=stopped_ms, finished_ms=finished_ms, standing_since_ms=standing_since_ms)
     if updated == record:
-        return None  # another member's last sign is written with the next of these
+        return None  # another member's last activity is written with the next of these
     since_ms = min((ms for ms in (standing_since_ms, silent_since_ms) if ms is not None), default=None)
-    stood_ms = (
-        max(0, snapshot.coordinator.now_ms - since_ms) if since_ms is not None and state.state == STABLE else None
-    )
+    stood_ms = max(0, now_ms - since_ms) if since_ms is not None and state.state == STABLE else None
     return replace(updated, silent_since_ms=silent_since_ms, standstill_ms=stood_ms)
 
 
-def _standing_since(snapshot: Snapshot, gone: Iterable[str], are_stopping: bool) -> tuple[int | None, int | None]:
+def _standing_since(
+    history: HistoryFacts, now_ms: int, gone: Iterable[str], are_stopping: bool
+) -> tuple[int | None, int | None]:
     """`standing_since_ms` and `silent_since_ms` of the rebalance that a turn begins or continues.
 
-    A rebalance that replaces an unfinished one continues its standstill: the partitions still wait.
+    A rebalance that replaces an unfinished one continues its downtime: the partitions still wait.
     """
-    record, now_ms = snapshot.history.last, snapshot.coordinator.now_ms
-    standing_ms, silent_ms = (
-        (record.standing_since_ms, record.silent_since_ms)
-        if record is not None and record.finished_ms is None
-        else (None, None)
-    )
-    silences = [snapshot.history.silences[name] for name in gone if name in snapshot.history.silences] + [
-        *snapshot.history.returned.values()
-    ]
-    since = [max(0, now_ms - silence) for silence in silences] + ([silent_ms] if silent_ms is not None else [])
+    record, silences = history.last, history.silences
+    is_open = record is not None and record.finished_ms is None
+    standing_ms, silent_ms = (record.standing_since_ms, record.silent_since_ms) if record and is_open else (None, None)
+    last_ms = [silences[name] for name in gone if name in silences] + [*history.returned.values()]
+    since = [max(0, now_ms - silence) for silence in last_ms] + ([silent_ms] if silent_ms is not None else [])
     return standing_ms if standing_ms is not None or not are_stopping else now_ms, min(since, default=None)
 
 
-def _with_return(snapshot: Snapshot, state: GroupState, record: Rebalance) -> Rebalance | None:
-    """A static member that comes back begins no generation: a longer standstill becomes that of the last one."""
-    longest_ms = max(snapshot.history.returned.values(), default=0)
+def _with_return(history: HistoryFacts, now_ms: int, state: GroupState, record: Rebalance) -> Rebalance | None:
+    """A static member that comes back begins no generation: a longer downtime becomes that of the last one."""
+    longest_ms = max(history.returned.values(), default=0)
     if state.state != STABLE or longest_ms <= (record.standstill_ms or 0):
         return None
-    return replace(record, silent_since_ms=max(0, snapshot.coordinator.now_ms - longest_ms), standstill_ms=longest_ms)
+    return replace(record, silent_since_ms=max(0, now_ms - longest_ms), standstill_ms=longest_ms)
 
 
 def adopted_ask(snapshot: Snapshot, state: GroupState) -> Ask | None:
