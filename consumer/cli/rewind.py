@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from consumer.spark.source.rewind import Rewinder
+from consumer.streaming.source.rewind import Rewinder
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.process.cli import opened, output_option, print_rows, zk_option
 from coordinator.zk.runtime import ThreadRuntime

@@ -22,8 +22,8 @@ from consumer.assignment.consumers import ENTRY_POINTS, named
 from consumer.config import Subscription
 from consumer.logs import open_log
 from consumer.sealing.segment_files import SegmentFolder
-from consumer.spark.fetchers.config import SlotConfig, SlotSpec
-from consumer.spark.fetchers.slot import UNANSWERED, PoolPost, Slot
+from consumer.streaming.fetchers.config import SlotConfig, SlotSpec
+from consumer.streaming.fetchers.slot import UNANSWERED, PoolPost, Slot
 from coordinator.zk.errors import UsageError
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory

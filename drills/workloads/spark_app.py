@@ -23,8 +23,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from consumer.spark.fetchers.pool import FetcherPool
-from consumer.spark.source.data_source import register
+from consumer.streaming.fetchers.pool import FetcherPool
+from consumer.streaming.source.data_source import register
 from coordinator.zk.embedded.ensemble import JVM_FLAGS
 from coordinator.zk.runtime import on_signals
 from coordinator.zk.znodes.json_fields import Fields

@@ -15,10 +15,10 @@ import pytest
 
 from consumer.config import Subscription
 from consumer.sealing.segment_files import SegmentFolder
-from consumer.spark.fetchers.config import SlotConfig, SlotSpec
-from consumer.spark.fetchers.slot import PoolPost, Slot
-from consumer.spark.source.options import SourceConfig
-from consumer.spark.source.planner import Planner
+from consumer.streaming.fetchers.config import SlotConfig, SlotSpec
+from consumer.streaming.fetchers.slot import PoolPost, Slot
+from consumer.streaming.source.options import SourceConfig
+from consumer.streaming.source.planner import Planner
 from coordinator.admin.acl import apply, group_policies, read_policy, set_members
 from coordinator.service import CoordinatorService
 from coordinator.zk.errors import CoordinatorError, NotAuthorized, WriteDenied

@@ -16,7 +16,7 @@ import pytest
 from kazoo import exceptions as kz
 from kazoo.security import ACL, Id, Permissions
 
-from consumer.spark.source.query_znode import QueryPost
+from consumer.streaming.source.query_znode import QueryPost
 from coordinator.admin.control import request_turn
 from coordinator.zk.embedded.ensemble import Ensemble
 from coordinator.zk.runtime import ThreadRuntime

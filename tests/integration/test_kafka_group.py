@@ -16,8 +16,8 @@ from confluent_kafka import ConsumerGroupTopicPartitions
 from consumer.config import Subscription
 from consumer.logs import open_log
 from consumer.sealing.segment_files import SegmentFolder
-from consumer.spark.fetchers.config import SlotConfig, SlotSpec
-from consumer.spark.fetchers.slot import PoolPost, Slot
+from consumer.streaming.fetchers.config import SlotConfig, SlotSpec
+from consumer.streaming.fetchers.slot import PoolPost, Slot
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.znodes.partitions import TopicPartition

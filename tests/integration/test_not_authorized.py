@@ -13,8 +13,8 @@ import pytest
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer
-from consumer.spark.source.options import SourceConfig
-from consumer.spark.source.planner import Planner
+from consumer.streaming.source.options import SourceConfig
+from consumer.streaming.source.planner import Planner
 from coordinator.service import CoordinatorService
 from coordinator.term.config import CoordinatorConfig
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig

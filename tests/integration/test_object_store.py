@@ -14,8 +14,8 @@ import pytest
 
 from consumer.errors import ForeignFolder, SegmentError
 from consumer.sealing.segment_files import SegmentFolder, claim, segment_file
-from consumer.spark.source.rewind import PROVIDER, PROVIDERS, CheckpointFiles
-from consumer.spark.source.segment_index import SourceOffset
+from consumer.streaming.source.rewind import PROVIDER, PROVIDERS, CheckpointFiles
+from consumer.streaming.source.segment_index import SourceOffset
 from coordinator.zk.errors import UsageError
 from tests.support.object_store import CREDENTIALS, object_store
 from tests.support.region import CountingRegion

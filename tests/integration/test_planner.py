@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from consumer.errors import SegmentError
-from consumer.spark.source.data_source import records
-from consumer.spark.source.planner import MAY_BE_COLLECTED, Planner, packed
-from consumer.spark.source.query_znode import QueryRemoved, QueryTakenOver
-from consumer.spark.source.segment_index import Sealed, SourceOffset
+from consumer.streaming.source.data_source import records
+from consumer.streaming.source.planner import MAY_BE_COLLECTED, Planner, packed
+from consumer.streaming.source.query_znode import QueryRemoved, QueryTakenOver
+from consumer.streaming.source.segment_index import Sealed, SourceOffset
 from coordinator.retention.segments import SeenQueries
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, Delete, Operation, SetData, Store

@@ -13,11 +13,11 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from consumer.errors import SegmentError
-from consumer.spark.source.options import SourceConfig
-from consumer.spark.source.planner import BatchPlanner, Planner
-from consumer.spark.source.query_znode import PUBLISH_S, QueryRemoved, QueryRewound, QueryTakenOver
-from consumer.spark.source.rewind import CheckpointFiles, NotRewindable
-from consumer.spark.source.segment_index import LIST_AGAIN_S, SourceOffset
+from consumer.streaming.source.options import SourceConfig
+from consumer.streaming.source.planner import BatchPlanner, Planner
+from consumer.streaming.source.query_znode import PUBLISH_S, QueryRemoved, QueryRewound, QueryTakenOver
+from consumer.streaming.source.rewind import CheckpointFiles, NotRewindable
+from consumer.streaming.source.segment_index import LIST_AGAIN_S, SourceOffset
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, SetData, Store

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from consumer.logs.embedded.producer import Producer
-from consumer.spark.fetchers.slot import Slot
+from consumer.streaming.fetchers.slot import Slot
 from coordinator.zk.store import SetData
 from coordinator.zk.znodes.paths import RegionPaths, checkpoint_number
 from coordinator.zk.znodes.regions import ABORTED, COMPLETED, Checkpoint, CheckpointEnd

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from consumer.errors import SegmentError
-from consumer.spark.source.query_znode import QueryRewound, QueryTakenOver
-from consumer.spark.source.rewind import PROVIDER, CheckpointFiles, NotRewindable, Rewinder, Rewound
-from consumer.spark.source.segment_index import SourceOffset
+from consumer.streaming.source.query_znode import QueryRewound, QueryTakenOver
+from consumer.streaming.source.rewind import PROVIDER, CheckpointFiles, NotRewindable, Rewinder, Rewound
+from consumer.streaming.source.segment_index import SourceOffset
 from coordinator.zk.errors import BadData, CoordinatorError, StoreError, UsageError
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.segments import Rewind

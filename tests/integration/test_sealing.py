@@ -9,8 +9,8 @@ import pytest
 
 from consumer.config import Subscription
 from consumer.sealing.segment_check import sweep
-from consumer.spark.fetchers.config import SlotConfig, SlotSpec
-from consumer.spark.fetchers.slot import Directions, PoolPost
+from consumer.streaming.fetchers.config import SlotConfig, SlotSpec
+from consumer.streaming.fetchers.slot import Directions, PoolPost
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import SetData

@@ -9,8 +9,8 @@ import pytest
 
 from consumer.errors import NoOffsetForPartition
 from consumer.logs.base import OffsetOutOfRange
-from consumer.spark.source.options import SourceConfig
-from consumer.spark.source.planner import Planner
+from consumer.streaming.source.options import SourceConfig
+from consumer.streaming.source.planner import Planner
 from coordinator.admin.offsets import delete_offsets, write_offsets
 from coordinator.admin.reset_offsets import NewOffset, PartitionOffsets, Scope
 from coordinator.zk.runtime import ThreadRuntime

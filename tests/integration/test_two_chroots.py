@@ -14,8 +14,8 @@ from consumer.config import Subscription
 from consumer.errors import DrainFailed, ForeignFolder
 from consumer.sealing.segment_check import sweep
 from consumer.sealing.segment_files import MARKER, chroot_of, claim
-from consumer.spark.fetchers.config import SlotConfig, SlotSpec
-from consumer.spark.fetchers.slot import Slot
+from consumer.streaming.fetchers.config import SlotConfig, SlotSpec
+from consumer.streaming.fetchers.slot import Slot
 from coordinator.cli import main
 from coordinator.zk.embedded.ensemble import Ensemble
 from coordinator.zk.runtime import ThreadRuntime

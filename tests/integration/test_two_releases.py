@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from consumer.spark.source.options import SourceConfig
-from consumer.spark.source.planner import Planner
+from consumer.streaming.source.options import SourceConfig
+from consumer.streaming.source.planner import Planner
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import StoreFactory

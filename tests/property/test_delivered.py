@@ -10,8 +10,8 @@ from itertools import pairwise
 from random import Random
 from typing import NamedTuple
 
-from consumer.spark.source.planner import at_cut, batch_end
-from consumer.spark.source.segment_index import Sealed, SourceOffset, delivered, joined
+from consumer.streaming.source.planner import at_cut, batch_end
+from consumer.streaming.source.segment_index import Sealed, SourceOffset, delivered, joined
 from coordinator.zk.znodes.cuts import Cut
 from coordinator.zk.znodes.partitions import LOST, RESET, Discontinuity, TopicPartition
 from coordinator.zk.znodes.segments import SealedRange, Segment

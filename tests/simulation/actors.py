@@ -15,13 +15,13 @@ from consumer.consumer import Callbacks, Consumer, Record
 from consumer.errors import AssignmentFailed, CommitFailed, DrainFailed, FencedInstanceId, SegmentError
 from consumer.metrics import ConsumerMetrics
 from consumer.sealing.segment_check import sweep
-from consumer.spark.fetchers.config import SlotConfig, SlotSpec
-from consumer.spark.fetchers.slot import PoolPost, Slot
-from consumer.spark.source.data_source import records
-from consumer.spark.source.options import SourceConfig
-from consumer.spark.source.planner import Planner
-from consumer.spark.source.query_znode import QueryRemoved, QueryTakenOver
-from consumer.spark.source.segment_index import SourceOffset
+from consumer.streaming.fetchers.config import SlotConfig, SlotSpec
+from consumer.streaming.fetchers.slot import PoolPost, Slot
+from consumer.streaming.source.data_source import records
+from consumer.streaming.source.options import SourceConfig
+from consumer.streaming.source.planner import Planner
+from consumer.streaming.source.query_znode import QueryRemoved, QueryTakenOver
+from consumer.streaming.source.segment_index import SourceOffset
 from coordinator.assignors import Assignor
 from coordinator.assignors.registry import BUILT_IN
 from coordinator.service import CoordinatorService

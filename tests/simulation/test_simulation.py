@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from consumer.sealing import segment_check
-from consumer.spark.fetchers import slot
+from consumer.streaming.fetchers import slot
 from coordinator.rebalance import group_reader
 from drills.checker import BROKEN, NOT_DECIDED, Verdict, Verdicts, check_files
 from tests.simulation.__main__ import RunResult, run_one

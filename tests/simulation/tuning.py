@@ -18,8 +18,8 @@ import consumer.membership.registration
 import consumer.operator.region
 import consumer.operator.states
 import consumer.sealing.segment_check
-import consumer.spark.fetchers.slot
-import consumer.spark.source.data_source
+import consumer.streaming.fetchers.slot
+import consumer.streaming.source.data_source
 import coordinator.planning.asking
 import coordinator.planning.regional
 import coordinator.rebalance.group_reader
@@ -81,7 +81,7 @@ def tuned(profile: Profile, disk: SharedDisk) -> Iterator[None]:
     :param disk: where states of applications go that are large.
     """
     changes: list[AbstractContextManager[object]] = [
-        patch.object(consumer.spark.fetchers.slot, "LOOK_FOR_DATA_S", LOOKS_S),
+        patch.object(consumer.streaming.fetchers.slot, "LOOK_FOR_DATA_S", LOOKS_S),
         patch.object(consumer.consumer, "LOOK_FOR_DATA_S", LOOKS_S),
         patch.object(consumer.fetching.polling, "LOOK_FOR_DATA_S", LOOKS_S),
         patch.object(consumer.sealing.segment_check, "ORPHAN_AFTER_S", ORPHAN_AFTER_S),
@@ -90,8 +90,8 @@ def tuned(profile: Profile, disk: SharedDisk) -> Iterator[None]:
         patch.object(consumer.membership.client_assignment, "ROOM", ROOM),
         patch.object(consumer.operator.states, "SegmentFolder", lambda url: disk),
         patch.object(consumer.operator.region, "YOUNG_S", YOUNG_S),
-        patch.object(consumer.spark.source.data_source, "SegmentFolder", lambda url: disk),
-        patch.object(consumer.spark.source.data_source, "spare_modules", lambda: None),
+        patch.object(consumer.streaming.source.data_source, "SegmentFolder", lambda url: disk),
+        patch.object(consumer.streaming.source.data_source, "spare_modules", lambda: None),
         patch.object(coordinator.planning.regional, "LONGEST_HOLD_S", LONGEST_HOLD_S),
         patch.object(socket, "gethostname", lambda: "host"),
     ]

@@ -14,8 +14,8 @@ from typing import Any
 import coordinator
 from consumer.config import ConsumerConfig, Subscription
 from consumer.membership.start_position import EARLIEST, LATEST
-from consumer.spark.fetchers.config import SlotConfig, SlotSpec
-from consumer.spark.source.options import SourceConfig
+from consumer.streaming.fetchers.config import SlotConfig, SlotSpec
+from consumer.streaming.source.options import SourceConfig
 from coordinator.admin.regions import request
 from coordinator.assignors import Assignor
 from coordinator.assignors.registry import BUILT_IN

@@ -17,7 +17,7 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 
-from consumer.spark.fetchers.pool import FetcherPool
+from consumer.streaming.fetchers.pool import FetcherPool
 from tests.support.kafka import USERS, Kafka
 from tests.support.query_runs import AVAILABLE_NOW, Offsets, Runs, Stage, span, summary, tells
 from tests.support.spark_processes import slots

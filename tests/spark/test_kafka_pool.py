@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from consumer.spark import register
-from consumer.spark.fetchers.pool import FetcherPool
+from consumer.streaming.fetchers.pool import FetcherPool
 from tests.support.kafka import USERS, Kafka
 from tests.support.spark import Delivered, pool, query, read
 from tests.support.wait import eventually

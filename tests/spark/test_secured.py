@@ -15,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from consumer.spark import register
-from consumer.spark.fetchers.pool import FetcherPool
+from consumer.streaming.fetchers.pool import FetcherPool
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.errors import AuthenticationFailed
 from coordinator.zk.security.access import ZooKeeperAccess, environment_of, spark_options

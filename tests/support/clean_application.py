@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import consumer
 from consumer.spark import register
-from consumer.spark.fetchers.pool import FetcherPool
+from consumer.streaming.fetchers.pool import FetcherPool
 
 Rows = list[tuple[int, int]]
 

@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 
 from consumer.logs import KafkaPlace, open_log
 from consumer.sealing.segment_files import SegmentFolder
-from consumer.spark.fetchers.slot import PoolPost
+from consumer.streaming.fetchers.slot import PoolPost
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.znodes.partitions import TopicPartition

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from consumer.spark.source.options import SourceConfig
-from consumer.spark.source.planner import BatchPlanner, Planner
-from consumer.spark.source.segment_index import Sealed, SourceOffset
+from consumer.streaming.source.options import SourceConfig
+from consumer.streaming.source.planner import BatchPlanner, Planner
+from consumer.streaming.source.segment_index import Sealed, SourceOffset
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory, open_kazoo

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from consumer.logs.embedded.log import file_name
 from consumer.logs.embedded.producer import Producer
 from consumer.spark import register
-from consumer.spark.fetchers.pool import FetcherPool
+from consumer.streaming.fetchers.pool import FetcherPool
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.segments import Query, Segment
 from tests.support.cli import run, run_json, run_ok

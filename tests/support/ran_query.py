@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from consumer.spark.source.options import SourceConfig
-from consumer.spark.source.planner import Planner
-from consumer.spark.source.rewind import PROVIDER, Rewinder
-from consumer.spark.source.segment_index import SourceOffset
+from consumer.streaming.source.options import SourceConfig
+from consumer.streaming.source.planner import Planner
+from consumer.streaming.source.rewind import PROVIDER, Rewinder
+from consumer.streaming.source.segment_index import SourceOffset
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
 from coordinator.zk.store import Store

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from consumer.spark.source.query_znode import QueryPost
+from consumer.streaming.source.query_znode import QueryPost
 from coordinator.admin.acl import apply, check, create_group
 from coordinator.admin.control import pause
 from coordinator.service import CoordinatorService

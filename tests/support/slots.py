@@ -12,8 +12,8 @@ from typing import Any
 from consumer.config import Subscription
 from consumer.sealing.segment_check import ORPHAN_AFTER_S
 from consumer.sealing.segment_files import ClaimedFiles, SegmentFolder
-from consumer.spark.fetchers.config import SlotConfig, SlotSpec
-from consumer.spark.fetchers.slot import PoolPost, Slot
+from consumer.streaming.fetchers.config import SlotConfig, SlotSpec
+from consumer.streaming.fetchers.slot import PoolPost, Slot
 from coordinator.zk.runtime import Task, ThreadRuntime
 from coordinator.zk.security.access import ZooKeeperAccess
 from coordinator.zk.session.kazoo_store import kazoo_factory

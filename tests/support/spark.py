@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from consumer.logs.embedded.producer import Producer
 from consumer.spark import register
-from consumer.spark.fetchers.pool import FetcherPool
+from consumer.streaming.fetchers.pool import FetcherPool
 from tests.support.world import World
 
 SESSION_MS = 4000

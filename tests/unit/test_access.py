@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from kazoo.protocol.connection import ConnectionDropped
 
 from consumer.config import ConsumerConfig
-from consumer.spark.fetchers.config import SlotConfig
+from consumer.streaming.fetchers.config import SlotConfig
 from coordinator.zk.errors import UsageError
 from coordinator.zk.process.cli import command_access, zk_config_option
 from coordinator.zk.security.access import (

@@ -26,8 +26,8 @@ from consumer.logs.kafka.partition import Partition, UnconfirmedQueue
 from consumer.sealing.sealer import OpenSegment
 from consumer.sealing.segment_check import SegmentCheck
 from consumer.sealing.segment_files import SegmentFolder, sealed_rows
-from consumer.spark.source.data_source import records
-from consumer.spark.source.segment_index import Sealed
+from consumer.streaming.source.data_source import records
+from consumer.streaming.source.segment_index import Sealed
 from coordinator.zk.errors import BadData
 from coordinator.zk.znodes.partitions import RESET, Discontinuity, TopicPartition
 from coordinator.zk.znodes.segments import Missing, SealedRange, Segment

@@ -21,7 +21,7 @@ from kazoo.hosts import collect_hosts
 from consumer.cli import main as consumer_main
 from consumer.cli.run import run as consumer_run
 from consumer.config import ConsumerConfig, Subscription
-from consumer.spark.source.options import SourceConfig
+from consumer.streaming.source.options import SourceConfig
 from coordinator.cli import main
 from coordinator.cli.run import run as coordinator_run
 from coordinator.term.config import CoordinatorConfig

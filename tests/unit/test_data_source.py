@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from consumer.logs.base import LogError, TopicIdPartition
-from consumer.spark.gc_tuning import fewer_collections
-from consumer.spark.source.data_source import progress_of, stands_of
+from consumer.streaming.gc_tuning import fewer_collections
+from consumer.streaming.source.data_source import progress_of, stands_of
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import Channel, OffsetRecord
@@ -19,7 +19,7 @@ from tests.support.memlog import MemoryLog
 
 IN_A_WORKER = """
 import gc
-from consumer.spark.source.data_source import records
+from consumer.streaming.source.data_source import records
 
 assert not list(records([], True))
 frozen, left = gc.get_freeze_count(), len(gc.get_objects())

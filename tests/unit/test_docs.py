@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from consumer.config import ConsumerConfig
-from consumer.spark.fetchers.config import SlotConfig
-from consumer.spark.source.options import OPTIONS, SourceConfig
+from consumer.streaming.fetchers.config import SlotConfig
+from consumer.streaming.source.options import OPTIONS, SourceConfig
 from coordinator.cli import PLACES
 from coordinator.cli import main as coordinator_main
 from coordinator.term.config import CoordinatorConfig

@@ -37,7 +37,7 @@ from consumer.sealing.segment_files import (
     claim,
     refusal,
 )
-from consumer.spark.fetchers.pool import FetcherPool
+from consumer.streaming.fetchers.pool import FetcherPool
 from coordinator.zk.below import folder_mode, unlink_segment
 from coordinator.zk.errors import AccessDenied, ConnectionLost, UsageError
 from coordinator.zk.runtime import recorder_in

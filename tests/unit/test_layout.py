@@ -102,9 +102,10 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "consumer.assignment": (*CONSUMER_BASE, "consumer.membership", "consumer.logs", "coordinator.assignors", ZK),
     "consumer.operator": ("consumer", "consumer.**", ZK),
     "consumer": ("consumer.**", ZK),
-    "consumer.spark": ("consumer.spark.**", "consumer.**", ZK),
-    "consumer.spark.fetchers": ("consumer.**", ZK),
-    "consumer.spark.source": ("consumer.**", ZK),
+    "consumer.spark": ("consumer.streaming.**",),
+    "consumer.streaming": ("consumer.streaming.**", "consumer.**", ZK),
+    "consumer.streaming.fetchers": ("consumer.**", ZK),
+    "consumer.streaming.source": ("consumer.**", ZK),
     "consumer.cli": ("consumer.**", ZK),
     "drills.checker": ("drills.checker.**", *RECORDS),
     "drills.checker.replay": (*RECORDS,),
@@ -131,13 +132,13 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
 """Folder (or module at a package's root) -> other modules that it imports; `a.**` is all below `a`, and `a`."""
 
 STRANGERS = (
-    ("consumer.spark.fetchers", "consumer.spark.source"),
-    ("consumer.spark.source", "consumer.spark.fetchers"),
-    ("consumer.operator", "consumer.spark"),
+    ("consumer.streaming.fetchers", "consumer.streaming.source"),
+    ("consumer.streaming.source", "consumer.streaming.fetchers"),
+    ("consumer.operator", "consumer.streaming"),
     ("consumer.operator", "consumer.cli"),
-    ("consumer", "consumer.spark"),
+    ("consumer", "consumer.streaming"),
     ("consumer", "consumer.cli"),
-    ("consumer.spark", "consumer.cli"),
+    ("consumer.streaming", "consumer.cli"),
     ("drills.scenarios", "drills.cli"),
     ("drills.scenarios", "drills.runner"),
     ("drills.scenarios", "drills.workloads"),
@@ -220,7 +221,7 @@ def test_the_checker_imports_no_library() -> None:
 @pytest.mark.parametrize(
     ("library", "place"),
     [
-        ("pyspark", ("consumer/spark/", "drills/workloads/spark_")),
+        ("pyspark", ("consumer/streaming/", "drills/workloads/spark_")),
         (
             "confluent_kafka",
             (
@@ -239,7 +240,10 @@ def test_the_checker_imports_no_library() -> None:
             "prometheus_client",
             ("coordinator/term/metrics.py", "consumer/metrics.py", "coordinator/zk/process/metrics_server.py"),
         ),
-        ("zk_group", "consumer/spark/resources.py"),  # what Spark sends to executors; modules have their plain names
+        (
+            "zk_group",
+            "consumer/streaming/resources.py",
+        ),  # what Spark sends to executors; modules have their plain names
         ("drills", "drills/"),
     ],
 )
@@ -259,7 +263,7 @@ def test_time_and_threads_come_from_the_runtime() -> None:
         "coordinator/zk/embedded/",
         "drills/",
         "consumer/logs/",
-        "consumer/spark/",
+        "consumer/streaming/",
         "drills/workloads/",
     )
 
@@ -291,13 +295,13 @@ LOADS = {
     "coordinator": ("import coordinator.service", "coordinator", "pyarrow pyspark confluent_kafka consumer"),
     "every command of it": (EVERY_COMMAND, "coordinator", "pyarrow pyspark confluent_kafka consumer"),
     "the driver's data source": (
-        "import consumer.spark.source.data_source", "pyspark", "prometheus_client confluent_kafka",
+        "import consumer.streaming.source.data_source", "pyspark", "prometheus_client confluent_kafka",
     ),
     "base class of a package's assignor": (
         "import consumer.assignment.base", "consumer", "pyarrow numpy kazoo confluent_kafka",
     ),
     "a node": ("from coordinator.cli import main; main.get_command(None, 'run')", "coordinator.service", "drills"),
-    "preparation of slots": ("import consumer.spark.fetchers.config", "consumer", "pyspark re2"),
+    "preparation of slots": ("import consumer.streaming.fetchers.config", "consumer", "pyspark re2"),
     "rewind of a query": ("import consumer.cli.rewind", "consumer", "pyspark re2"),
 }  # fmt: skip
 """A program, a module that it loads, and packages that it does not."""
@@ -323,7 +327,7 @@ def test_signal_handler_sets_no_event_that_its_thread_may_be_waiting_for() -> No
     }
 
     # The first is used by all others; the last two set flags, write, or raise.
-    assert handles == {"coordinator/zk/runtime.py", "drills/base/processes.py", "consumer/spark/fetchers/slot.py"}
+    assert handles == {"coordinator/zk/runtime.py", "drills/base/processes.py", "consumer/streaming/fetchers/slot.py"}
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -18,7 +18,7 @@ from consumer.config import ConsumerConfig
 from consumer.fetching.polling import READ_AGAIN_S, Fetcher, Lag
 from consumer.logs.base import LogError, Position
 from consumer.metrics import MOST_PARTITIONS, ConsumerMetrics
-from consumer.spark.fetchers.config import SlotConfig
+from consumer.streaming.fetchers.config import SlotConfig
 from coordinator.listeners.members import MEMBERS_READ
 from coordinator.listeners.topics import _what_happened
 from coordinator.planning.asking import Asking

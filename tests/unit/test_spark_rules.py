@@ -14,10 +14,10 @@ import pytest
 from consumer.config import Subscription
 from consumer.errors import Inherited
 from consumer.sealing.segment_files import SegmentFolder
-from consumer.spark.fetchers.config import SlotConfig
-from consumer.spark.fetchers.pool import FetcherPool, pool_name, slot_config, subscription_of
-from consumer.spark.fetchers.slot import check_folders
-from consumer.spark.fetchers.supervisor import (
+from consumer.streaming.fetchers.config import SlotConfig
+from consumer.streaming.fetchers.pool import FetcherPool, pool_name, slot_config, subscription_of
+from consumer.streaming.fetchers.slot import check_folders
+from consumer.streaming.fetchers.supervisor import (
     ENDED,
     NEW,
     RUNNING,
@@ -32,10 +32,10 @@ from consumer.spark.fetchers.supervisor import (
     slots_table,
     view_of,
 )
-from consumer.spark.resources import SparkCluster, cluster_of, context_of
-from consumer.spark.source.options import ClaimedReader, SourceConfig, is_reader_of, source_config
-from consumer.spark.source.planner import check_batch, check_stream
-from consumer.spark.source.segment_index import Sealed, SourceOffset, gaps
+from consumer.streaming.resources import SparkCluster, cluster_of, context_of
+from consumer.streaming.source.options import ClaimedReader, SourceConfig, is_reader_of, source_config
+from consumer.streaming.source.planner import check_batch, check_stream
+from consumer.streaming.source.segment_index import Sealed, SourceOffset, gaps
 from coordinator.zk.errors import BadData, ConnectionLost, SessionLost, UsageError
 from coordinator.zk.store import Node
 from coordinator.zk.znodes.group_state import COMPLETING, FAILED, PREPARING, STABLE, GroupState, Target

@@ -16,8 +16,8 @@ from consumer.errors import NoOffsetForPartition
 from consumer.logs import open_log
 from consumer.logs.base import LOG_SCHEMA, Fetch
 from consumer.membership.start_position import OffsetSpec, StartOffset, StartRule, Starts, came_later
-from consumer.spark.fetchers.config import SlotConfig
-from consumer.spark.fetchers.pool import slot_config
+from consumer.streaming.fetchers.config import SlotConfig
+from consumer.streaming.fetchers.pool import slot_config
 from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.store import Node, Stat
 from coordinator.zk.values import load, time_text

@@ -25,9 +25,9 @@ from consumer.logs.base import MAX_TIMESTAMP_MS
 from consumer.logs.embedded.producer import PendingRecords, Producer, stored_batches
 from consumer.logs.kafka.options import kafka_options, with_sources
 from consumer.operator.consumer_operator import ConsumerOperator, Processor
-from consumer.spark.fetchers.config import SlotConfig
-from consumer.spark.fetchers.pool import slot_config, subscription_of
-from consumer.spark.source.options import SourceConfig
+from consumer.streaming.fetchers.config import SlotConfig
+from consumer.streaming.fetchers.pool import slot_config, subscription_of
+from consumer.streaming.source.options import SourceConfig
 from coordinator.admin.reset_offsets import ResetRequest
 from coordinator.cli import main as coordinator_main
 from coordinator.term.config import CoordinatorConfig

@@ -32,7 +32,7 @@ from confluent_kafka import Producer as KafkaClient
 from pyspark.sql import DataFrame
 
 from consumer.logs.embedded.producer import Producer
-from consumer.spark.fetchers.pool import FetcherPool
+from consumer.streaming.fetchers.pool import FetcherPool
 from coordinator.zk.errors import BadData
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Store

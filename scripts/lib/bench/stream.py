@@ -23,7 +23,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQueryListener
 
-from consumer.spark.fetchers.pool import FetcherPool
+from consumer.streaming.fetchers.pool import FetcherPool
 from coordinator.zk.embedded.ensemble import class_path
 from coordinator.zk.embedded.kafka import Artifact, cache_directory, fetched
 from coordinator.zk.errors import MissingProgram

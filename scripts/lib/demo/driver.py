@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 from consumer.spark import register
-from consumer.spark.fetchers.pool import FetcherPool
+from consumer.streaming.fetchers.pool import FetcherPool
 from drills.workloads.spark_app import on_executors
 
 STARTS = 5

@@ -19,10 +19,10 @@ from common import run
 from consumer.config import Subscription
 from consumer.logs.base import LOG_SCHEMA, Fetched, PullLog
 from consumer.sealing.segment_files import SegmentFolder
-from consumer.spark.fetchers.config import SlotConfig, SlotSpec
-from consumer.spark.fetchers.slot import PoolPost, Slot
-from consumer.spark.source.options import SourceConfig
-from consumer.spark.source.planner import Planner
+from consumer.streaming.fetchers.config import SlotConfig, SlotSpec
+from consumer.streaming.fetchers.slot import PoolPost, Slot
+from consumer.streaming.source.options import SourceConfig
+from consumer.streaming.source.planner import Planner
 from coordinator.admin.topics import create_topic
 from coordinator.service import CoordinatorService
 from coordinator.term.config import CoordinatorConfig

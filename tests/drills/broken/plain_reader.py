@@ -11,9 +11,9 @@ from collections import defaultdict
 from typing import Any
 
 from consumer.errors import SegmentError
-from consumer.spark.source.data_source import records
-from consumer.spark.source.options import source_config
-from consumer.spark.source.planner import MAY_BE_COLLECTED, BatchPlanner
+from consumer.streaming.source.data_source import records
+from consumer.streaming.source.options import source_config
+from consumer.streaming.source.planner import MAY_BE_COLLECTED, BatchPlanner
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.runtime import ThreadRuntime
 
