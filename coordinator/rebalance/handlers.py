@@ -15,17 +15,7 @@ from ..assignors import Assignment, Assignor, Subscriber
 from ..regions.turns import Regions
 from ..term.directory import Directory
 from ..term.operator_requests import Asked, Requested
-from ..term.request_queue import (
-    ACKNOWLEDGED,
-    AGAIN,
-    Cause,
-    GroupTurn,
-    RegionTurn,
-    Request,
-    RequestQueue,
-    TurnKey,
-    change,
-)
+from ..term.request_queue import ACKNOWLEDGED, AGAIN, GroupTurn, RegionTurn, Request, RequestQueue, Trigger, TurnKey
 from ..term.term import LeaseLapsed, Term
 from ..zk.backoff import Backoff
 from ..zk.errors import AccessDenied, CoordinatorError, Fenced, RebalanceFailed, Retryable, SessionLost
@@ -159,7 +149,7 @@ class Handlers:
         with self._lock:
             group = self._groups.get(key)
             delay_s = group.changes.seen(self._runtime.monotonic()) if group is not None else 0.0
-        self.requests.request(key, change(text), delay_s)
+        self.requests.request(key, Trigger(text), delay_s)
 
     def on_acknowledge(self, path: str) -> None:
         """The watch on a channel: `path` is `.../groups/[group]/channel/[consumer]`."""
@@ -221,7 +211,7 @@ class Handlers:
         """The first change is handled at once; those soon after it, also during its turn, share one turn."""
         began = self._runtime.monotonic()
         quiet_until = group.changes.quiet_until  # only the group's turns change it
-        if request.texts(Cause.CHANGE):
+        if request.changes:
             with self._lock:
                 group.changes.quiet_until = began + self._debounce_s
         with self._lock:
@@ -231,7 +221,7 @@ class Handlers:
 
     def _run(self, begun: _Begun) -> None:
         request, group = begun.request, begun.group
-        name, changes = request.key.name, request.texts(Cause.CHANGE)
+        name, changes = request.key.name, request.changes
         changed_s = begun.at - begun.changed_at if begun.changed_at is not None else 0.0
         try:
             turn = self._rebalancer(name).take_turn(_bounded("; ".join(changes)), max(0.0, changed_s))
@@ -274,7 +264,7 @@ class Handlers:
             group.outstanding = set(turn.outstanding - heard)
         if turn.region is not None and state is not None:
             self.regions.after_turn(name, turn.region, state, turn.draining - heard)
-        if turn.is_new_generation or begun.request.texts(Cause.CHANGE):  # changes soon after a generation share a turn
+        if turn.is_new_generation or begun.request.changes:  # changes soon after a generation share a turn
             with self._lock:
                 group.changes.quiet_until = begun.at + self._debounce_s if turn.is_new_generation else begun.quiet_until
 
@@ -308,7 +298,7 @@ class Handlers:
             self._on_over(str(error))
         except (LeaseLapsed, Retryable) as error:
             log.info("requested turn deferred: group=%s reason=%s", group, str(error))
-            self.requests.request(GroupTurn(group), change(requested.trigger), ASK_AGAIN_S)
+            self.requests.request(GroupTurn(group), Trigger(requested.trigger), ASK_AGAIN_S)
         except Exception as error:  # noqa: BLE001  it is kept, and the next turn retries
             log.error("requested turn failed: group=%s reason=%s", group, str(error))
 
@@ -339,7 +329,7 @@ class Handlers:
         )  # fmt: skip
         self._term.metrics.turn_failed(request.key.name)
         if failures.count == most + 1:
-            trigger = "; ".join(request.texts(Cause.CHANGE))
+            trigger = "; ".join(request.changes)
             self._term.metrics.rebalance_failed(request.key.name, trigger, now - failures.since)
         if failures.count > most:
             reason = _bounded(str(error)) or type(error).__name__

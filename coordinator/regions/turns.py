@@ -393,7 +393,7 @@ class Regions:
 
     def take_turn(self, request: Request) -> None:
         """One turn of a region, and the requests that follow from it. Raises as `RegionTurns.take_turn`."""
-        wanted = next(iter(request.texts(Cause.CHECKPOINT)), "")
+        wanted = next((trigger.text for trigger in request.triggers if trigger.cause is Cause.CHECKPOINT), "")
         with self._lock:
             held = frozenset(name for name, group in self._groups.items() if group.is_held)
         again_s, groups = self._of(request.key.name).take_turn(wanted, held)
@@ -423,7 +423,7 @@ class Regions:
             if step.after.open and self._is_draining(step.name):
                 return
         if step.held_for and step.held_for >= step.after.next_sequence:
-            wanted = Trigger(Cause.CHECKPOINT, f"checkpoint before a generation of {group}")
+            wanted = Trigger(f"checkpoint before a generation of {group}", Cause.CHECKPOINT)
             self._requests.request(RegionTurn(step.name), wanted)
         elif is_news:
             delay_s = TURNS_MAKE_ONE_WAVE_S if len(step.after.groups) > 1 else 0.0

@@ -52,7 +52,7 @@ IDLE = TurnKey("*")
 
 
 class Cause(Enum):
-    """What requires a turn."""
+    """What requires a turn: a change, a turn or an acknowledgement before it, or a generation that waits."""
 
     CHANGE = "change"
     FOLLOW_UP = "follow-up"
@@ -62,20 +62,15 @@ class Cause(Enum):
 class Trigger(NamedTuple):
     """A turn's cause, and its text.
 
-    :ivar text: that of a `CHANGE` is for the group's history, that of a `CHECKPOINT` for the checkpoint's znode.
+    :ivar text: that of a change is for the group's history, that of a checkpoint for its znode.
     """
 
-    cause: Cause
     text: str
+    cause: Cause = Cause.CHANGE
 
 
-ACKNOWLEDGED = Trigger(Cause.FOLLOW_UP, "acknowledged")
-AGAIN = Trigger(Cause.FOLLOW_UP, "again")
-
-
-def change(text: str) -> Trigger:
-    """A change of topics, members or requests."""
-    return Trigger(Cause.CHANGE, text)
+ACKNOWLEDGED = Trigger("acknowledged", Cause.FOLLOW_UP)
+AGAIN = Trigger("again", Cause.FOLLOW_UP)
 
 
 class Request(NamedTuple):
@@ -84,9 +79,10 @@ class Request(NamedTuple):
     key: TurnKey
     triggers: tuple[Trigger, ...]
 
-    def texts(self, cause: Cause) -> list[str]:
-        """The texts of the triggers with this cause."""
-        return [trigger.text for trigger in self.triggers if trigger.cause is cause]
+    @property
+    def changes(self) -> list[str]:
+        """The texts of its changes."""
+        return [trigger.text for trigger in self.triggers if trigger.cause is Cause.CHANGE]
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from coordinator.rebalance.handlers import HandledGroup, Handlers, RecordingAssi
 from coordinator.rebalance.pacing import TurnPaces
 from coordinator.rebalance.rebalancer import Turn
 from coordinator.term.operator_requests import Asked, Requested
-from coordinator.term.request_queue import GroupTurn, Request, change
+from coordinator.term.request_queue import GroupTurn, Request, Trigger
 from coordinator.term.term import LeaseLapsed
 from coordinator.zk.errors import ConnectionLost, EpochOver, RebalanceFailed
 from coordinator.zk.znodes.group_state import GroupState
@@ -122,7 +122,7 @@ class Node:
     def turn(self, group: str) -> GroupState:
         """A turn, as a handler takes it; the state afterwards."""
         self.runtime.now += 10
-        self.handlers._take_turn(Request(GroupTurn(group), (change("a change"),)))
+        self.handlers._take_turn(Request(GroupTurn(group), (Trigger("a change"),)))
         path = GroupPaths(group).state
         return GroupState.parse(path, self.tree.data(path) or b"{}")
 
@@ -280,7 +280,7 @@ def test_requests_during_a_back_off_bring_no_turn_before_its_end() -> None:
     group = Group(Turn(0.05, is_refused=True))
     end = group.runtime.now + 60
     while group.runtime.now < end:
-        group.handlers.requests.request(KEY, change("a change"))
+        group.handlers.requests.request(KEY, Trigger("a change"))
         group.handle()
         group.runtime.now += 0.001
 
@@ -320,7 +320,7 @@ def test_an_operators_requests_in_a_loop_are_paced_a_single_one_is_not() -> None
     group = Group(Turn(None, state=GroupState("Stable")), AskedAgain, not_before_s=5.0)
     began, taken = group.runtime.now, []
     while group.runtime.now < began + 60:
-        group.handlers.requests.request(KEY, change("a request"))
+        group.handlers.requests.request(KEY, Trigger("a request"))
         group.handle()
         taken.append(group.taken)
         group.runtime.now += 0.01
@@ -330,7 +330,7 @@ def test_an_operators_requests_in_a_loop_are_paced_a_single_one_is_not() -> None
 
     group.runtime.now += 3600
     group.handled.paces.not_before = group.runtime.now + 5.0
-    group.handlers.requests.request(KEY, change("a request"))
+    group.handlers.requests.request(KEY, Trigger("a request"))
     group.handle()
     assert group.taken == taken[-1] + 1, "an hour later it is a single one again"
 

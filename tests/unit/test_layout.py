@@ -279,6 +279,7 @@ def test_deciding_modules_import_no_acting_ones() -> None:
         "coordinator/admin/verify.py",
         "coordinator/assignors/",
         "coordinator/planning/",
+        "coordinator/rebalance/pacing.py",
         "consumer/membership/claims.py",
     )
     acting = ("kazoo_client", "kazoo_store", "runtime", "lease", "update", "embedded")

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from coordinator.term.request_queue import AGAIN, Cause, GroupTurn, RegionTurn, Request, RequestQueue, TurnKey, change
+from coordinator.term.request_queue import AGAIN, GroupTurn, RegionTurn, Request, RequestQueue, Trigger, TurnKey
 from coordinator.zk.runtime import ThreadRuntime
 from tests.support.wait import eventually
 from tests.unit.manual import Forever, ManualRuntime
@@ -30,12 +30,12 @@ def group_of(queue: RequestQueue) -> str:
 
 def ask(queue: RequestQueue, group: str, text: str = "x", delay_s: float = 0.0) -> None:
     """A change of `group`."""
-    queue.request(GroupTurn(group), change(text), delay_s)
+    queue.request(GroupTurn(group), Trigger(text), delay_s)
 
 
 def requested(group: str, *changes: str) -> Request:
     """The request of `group` for these changes."""
-    return Request(GroupTurn(group), tuple(map(change, changes)))
+    return Request(GroupTurn(group), tuple(map(Trigger, changes)))
 
 
 def test_a_take_blocks_until_there_is_a_request(pool: ThreadPoolExecutor) -> None:
@@ -156,7 +156,7 @@ def test_no_group_is_ever_in_two_of_many_handlers_and_no_request_is_lost(pool: T
             with lock:
                 twice.extend({request.key} & inside)
                 inside.add(request.key)
-                seen.update((request.key.name, text) for text in request.texts(Cause.CHANGE))
+                seen.update((request.key.name, text) for text in request.changes)
             with lock:
                 inside.discard(request.key)
             queue.done(request.key)

@@ -15,6 +15,7 @@ from coordinator.service import CoordinatorService, _Session
 from coordinator.term.config import CoordinatorConfig
 from coordinator.term.directory import Directory
 from coordinator.term.reading import Findings, Problems
+from coordinator.term.request_queue import GroupTurn, RegionTurn
 from coordinator.term.term import LeaseLapsed, ServerClock, Term
 from coordinator.zk.errors import EpochOver, Refused, SessionLost
 from coordinator.zk.lease import Lease
@@ -344,6 +345,20 @@ def test_groups_are_known_by_topic_until_they_leave(directory: Directory) -> Non
     directory.forget("g")
     assert directory.consumer_groups_per_topic == {"u": {"h"}}
     assert directory.groups_with_wildcard_topics == {}
+
+
+def test_group_is_idle_while_it_has_no_member_once_all_groups_are_read(directory: Directory) -> None:
+    assert directory.listed(["g", "h"]) == (["g", "h"], [])
+    assert not directory.is_idle(GroupTurn("h")), "its members may be unread"
+
+    directory.is_complete = True
+    directory.update("g", [None])  # a member with an unreadable registration
+    assert [directory.is_idle(key) for key in (GroupTurn("g"), GroupTurn("h"), RegionTurn("h"))] == [False, True, False]
+
+    directory.update("g", [])
+    assert directory.is_idle(GroupTurn("g"))
+    assert directory.listed(["g", "i"]) == (["i"], ["h"])
+    assert not directory.is_idle(GroupTurn("h")), "it is gone"
 
 
 class Unlooked(dict[str, set[str]]):
