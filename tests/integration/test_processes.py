@@ -185,7 +185,7 @@ def test_process_whose_name_was_taken_delivers_until_its_lease_ends(zookeeper_pr
 
 
 def test_a_consumer_that_commits_fetches_on_while_its_group_is_paused(world: World) -> None:
-    assert "continues to fetch while the group is paused" in section("segments")
+    assert "does not read this znode, and continues to fetch while the group is paused" in section("segments")
     world.coordinator()
     world.topic("t", 2)
     log = MemoryLog(end=100)
