@@ -6,11 +6,12 @@ that it stops (`tests/unit/test_turns.py`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
-from ..zk.znodes.group_state import CONSUMER, STABLE, Mark
+from ..zk.znodes.group_state import CONSUMER, STABLE, GroupState, Mark
 from ..zk.znodes.partitions import NONE, PartitionSet, TopicPartition, united
-from ..zk.znodes.records import START_FETCHER, STOP_FETCHER, Command
+from ..zk.znodes.records import START_FETCHER, STOP_FETCHER
 from ..zk.znodes.regions import FAILED
 from .plan import Plan
 from .snapshot import Snapshot
@@ -23,9 +24,27 @@ def broken_invariants(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
 
 
 def _generation(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
-    before, after = snapshot.state, plan.state
+    """Each is the next one, and has one target; the next one has another, unless owner znodes were lost."""
+    before, after, members = snapshot.state, plan.state, snapshot.members
     if after.generation != before.generation + plan.is_new_generation or after.epoch != snapshot.coordinator.epoch:
         yield f"generation {before.generation} is followed by {after.epoch}/{after.generation}"
+    is_other = before.topics != after.topics or before.strategy not in ("", after.strategy)
+    is_same = _shares(snapshot, before) == _shares(snapshot, after) and not (after.target and is_other)
+    is_restored = not before.target and after.client is not None
+    if not is_same and not plan.is_new_generation and not is_restored:
+        yield f"generation {after.generation} has another target than before"
+    is_adopted = after.client is not None and (before.client is None or after.client.ask != before.client.ask)
+    has_lost_owners = any(view.running - snapshot.partitions.owners for view in members.channels.values())
+    if is_same and plan.is_new_generation and not is_adopted and not has_lost_owners:
+        yield f"generation {after.generation} has the target of the one before"
+
+
+def _shares(snapshot: Snapshot, state: GroupState) -> dict[str, object]:
+    """A target's members, static ones in any incarnation, with their threads."""
+    registrations = {name: each.registration for name, each in snapshot.members.registered.items()}
+    static = {name for name, one in registrations.items() if one is not None and one.instance_id}
+    static |= snapshot.members.seats.keys()
+    return {name: (one.threads, "" if name in static else one.incarnation) for name, one in state.target.items()}
 
 
 def _target(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
@@ -57,18 +76,17 @@ def _commands(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
 
 
 def _one_command(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
-    """A member that gets a stop or a start has no other one."""
+    """A member has one stop or start, and none of an earlier generation stays."""
     withdrawn = {(name, sent.name) for name, sent in plan.withdrawn}
-    moved = [name for name, _ in (*plan.stops, *plan.starts)]
-    for name in moved:
-        commands = snapshot.members.channels[name].commands
-        left = [sent for sent in commands if _is_move(sent.command) and (name, sent.name) not in withdrawn]
-        if left or moved.count(name) > 1:
+    sent = Counter(name for name, _ in (*plan.stops, *plan.starts))
+    order = snapshot.coordinator.epoch, plan.state.generation
+    for name, view in snapshot.members.channels.items():
+        left = [each.command for each in view.commands if (name, each.name) not in withdrawn and each.command]
+        left = [command for command in left if command.option in (START_FETCHER, STOP_FETCHER)]
+        if sent[name] + len(left) > 1:
             yield f"{name} gets a second command"
-
-
-def _is_move(command: Command | None) -> bool:
-    return command is not None and command.option in (START_FETCHER, STOP_FETCHER)
+        if any((command.epoch, command.generation) != order for command in left):
+            yield f"{name} keeps a command of an earlier generation"
 
 
 def _free(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
