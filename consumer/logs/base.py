@@ -186,8 +186,7 @@ class Log(Protocol):
 class Source(Protocol):
     """The records of one reader's partitions, as they come. Not for several threads.
 
-    A source has fetch positions of its own, since a log that prefetches is ahead of its reader. `assign` sets them, and
-    the reader compares each fetch with its own.
+    It has fetch positions of its own, which `assign` sets: a log that prefetches is ahead of its reader.
     """
 
     def assign(self, starts: Mapping[TopicPartition, Position]) -> None:

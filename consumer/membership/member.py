@@ -42,9 +42,6 @@ from .start_position import find_nowhere
 
 log = logging.getLogger(__name__)
 
-GiveUp = Callable[[PartitionSet], None]
-"""Stops fetching partitions, before the multi that gives them up."""
-
 
 class Received(NamedTuple):
     """A command in the channel; `command` is None when it cannot be read."""
@@ -75,7 +72,7 @@ class CommandDrain:
         self.stale = 0
         self.applied = 0
 
-    def drain(self, store: Store, fenced: FencedChannel, give_up: GiveUp) -> None:
+    def drain(self, store: Store, fenced: FencedChannel) -> None:
         """Apply or remove every command that is in the channel now.
 
         :raises Refused: when one was withdrawn meanwhile, or an owner znode appeared: call again.
@@ -83,21 +80,26 @@ class CommandDrain:
         """
         for received in self._received(store):
             try:
-                self._take(store, fenced, received, give_up)
+                self._take(store, fenced, received)
             except Refused as refused:
                 if not self._offsets.doubt(refused.path):
                     raise
-                self._take(store, fenced, received, give_up)
+                self._take(store, fenced, received)
             self._offsets.believe()
 
-    def _take(self, store: Store, fenced: FencedChannel, received: Received, give_up: GiveUp) -> None:
+    def give_up(self, partitions: PartitionSet) -> None:
+        """Stop fetching these, before the multi that releases them."""
+        for role in self._roles:
+            role.give_up(partitions)
+
+    def _take(self, store: Store, fenced: FencedChannel, received: Received) -> None:
         name, command = received.name, received.command
         if command is None or self._is_stale(fenced.channel, command):
             return self._remove_unapplied(fenced, received)
         if command.option == STOP_FETCHER:
-            return self._stop(store, fenced, name, command, give_up)
+            return self._stop(store, fenced, name, command)
         if command.option == START_FETCHER:
-            return self._begin(store, fenced, received, command, give_up)
+            return self._begin(store, fenced, received, command)
         apply = self._applies.get(command.option)
         done = apply(store, fenced, name, command) if apply is not None else False
         if done:
@@ -143,13 +145,13 @@ class CommandDrain:
             self._consumer, received.name, received.order.epoch, received.order.generation,
         )  # fmt: skip
 
-    def _stop(self, store: Store, fenced: FencedChannel, name: str, command: Command, give_up: GiveUp) -> None:
+    def _stop(self, store: Store, fenced: FencedChannel, name: str, command: Command) -> None:
         """Stop, seal or commit open records, then one multi: offsets, owners, channel data, the command removed."""
         running = frozenset(fenced.channel.running)
         partitions = (command.partitions or running) & running
         for role in self._roles:
             role.stopping(is_whole=not command.partitions)
-        give_up(partitions)
+        self.give_up(partitions)
         steps = chunks(partitions)
         for number, batch in enumerate(steps, 1):
             released = self._offsets.release(store, fenced.channel, batch)
@@ -160,9 +162,7 @@ class CommandDrain:
             fenced.commit(after, [*released, done])
         self._log_applied(name, command, len(partitions), 0)
 
-    def _begin(
-        self, store: Store, fenced: FencedChannel, received: Received, command: Command, give_up: GiveUp
-    ) -> None:
+    def _begin(self, store: Store, fenced: FencedChannel, received: Received, command: Command) -> None:
         """A start; in a consistent region it stays until the member's state is restored, and begins at the cut."""
         admitted = [role.admits(fenced.channel, received.name, command) for role in self._roles]
         if False in admitted:
@@ -170,7 +170,7 @@ class CommandDrain:
         if None in admitted:
             return
         if self._restores:
-            give_up(frozenset(fenced.channel.running))
+            self.give_up(frozenset(fenced.channel.running))
         for role in self._roles:
             role.ordered(fenced.channel, command)
         self._start(store, fenced, received.name, command)
@@ -407,7 +407,7 @@ class ConsumerMember:
             try:
                 for role in self._roles:
                     role.leaving()
-                self._give_up(frozenset(fenced.channel.running))
+                self._drain.give_up(frozenset(fenced.channel.running))
             except Exception as error:
                 if not self._context.calls.is_of_callback(error) and isinstance(error, CoordinatorError | OSError):
                     raise
@@ -438,7 +438,7 @@ class ConsumerMember:
         self.wake.clear()
         try:
             applied = self._drain.applied
-            self._drain.drain(self.store, fenced, self._give_up)
+            self._drain.drain(self.store, fenced)
             self._registrar.backoff.succeeded(is_member=self._drain.applied > applied)
         except Refused as refused:
             # Withdrawn meanwhile, or an owner znode appeared: read again.
@@ -448,10 +448,6 @@ class ConsumerMember:
         except BaseException:
             self.wake.set()  # after an exception of the application's callback, for example: its command is still there
             raise
-
-    def _give_up(self, partitions: PartitionSet) -> None:
-        for role in self._roles:
-            role.give_up(partitions)
 
     # ---- the end of an incarnation
 

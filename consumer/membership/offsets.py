@@ -75,8 +75,7 @@ class CommittedOffsets:
     :param find: where the group begins with a partition that has no offset.
     """
 
-    reloads = False
-    """Whether known offsets are read again: only in a consistent region."""
+    reloads = False  # only in a consistent region
 
     def __init__(self, runtime: Runtime, paths: GroupPaths, find: Find) -> None:
         self._runtime = runtime

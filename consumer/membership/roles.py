@@ -20,13 +20,11 @@ Record = Callable[[Sequence[Operation]], None]
 
 
 class OffsetReader(Protocol):
-    """Reads the offsets at which running partitions begin.
-
-    :ivar reloads: whether offsets that are known are read again.
-    """
+    """Reads the offsets at which running partitions begin."""
 
     @property
-    def reloads(self) -> bool: ...
+    def reloads(self) -> bool:
+        """Whether offsets that are known are read again."""
 
     def read(self, store: Store, channel: Channel, partitions: Iterable[TopicPartition], record: Record) -> Channel:
         """`channel` with the offsets of `partitions`, as far as they are readable."""
@@ -50,9 +48,8 @@ class Role:
         return False
 
     def describe(self, registration: Registration, subscription: Subscription | None) -> Registration:
-        """`registration` with the fields of this role.
+        """`registration` with the fields of this role; `subscription` is None for a member that consumes no topics.
 
-        :param subscription: None for a member that consumes no topics.
         :raises UsageError: when a field is too large.
         """
         return registration

@@ -277,26 +277,23 @@ class RegionMember(Contributor):
     # ---- commands
 
     def admits(self, channel: Channel, name: str, command: Command) -> bool | None:
+        """A start that was applied completely waits in the channel for the state."""
         if command.region is None:
             return False
-        return None if self._is_applied(channel, name, command) else True
+        order, reset = command.region, channel.region.reset if channel.region is not None else 0
+        if (order, order.reset) != (self._cut.order, reset):
+            return True
+        # A large start takes several multis, each of which writes its name.
+        is_whole = command.started - channel.refused <= channel.running.keys()
+        if channel.command == name and is_whole:
+            self._start = name  # also when the reply was lost; a later command (`assign`) has the name `command`
+        return None if name == self._start else True
 
     def ordered(self, channel: Channel, command: Command) -> None:
         """All partitions begin at the cut of the start, also running ones."""
         self._cut.begin(command.region, reloads=bool(channel.running))
         self.is_ready = False
         self._start = ""
-
-    def _is_applied(self, channel: Channel, name: str, command: Command) -> bool:
-        """Whether a start that is still in the channel has been applied completely, and waits for the state."""
-        order, reset = command.region, channel.region.reset if channel.region is not None else 0
-        if order is None or (order, order.reset) != (self._cut.order, reset):
-            return False
-        # A large start takes several multis, each of which writes its name.
-        is_whole = command.started - channel.refused <= channel.running.keys()
-        if channel.command == name and is_whole:
-            self._start = name  # also when the reply was lost; a later command (`assign`) has the name `command`
-        return name == self._start
 
     def started(self, name: str, command: Command) -> None:
         """The start is removed when the state is restored."""

@@ -37,6 +37,7 @@ from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPat
 from coordinator.zk.znodes.records import Channel, EpochRecord, Registration, Topic, parsed_channel
 from tests.property.tree import MemoryTree, MemoryTreeStore
 from tests.support.memlog import from_the_beginning
+from tests.support.revoked import Revoked
 from tests.support.terms import a_term
 from tests.unit.manual import ManualRuntime
 
@@ -88,7 +89,7 @@ class MemberProcess:
         self.store = world.session()
         context = MemberContext(ConsumerConfig(zk="tree", group=PATHS.group, consumer=name), world.runtime, METER)
         self._offsets = CommittedOffsets(world.runtime, PATHS, from_the_beginning)
-        self._drain = CommandDrain(context, self._offsets)
+        self._drain = CommandDrain(context, self._offsets, [Revoked(self._give_up)])
 
     @property
     def is_well(self) -> bool:
@@ -109,7 +110,7 @@ class MemberProcess:
             return
         self._is_busy = True
         with self._survived():
-            self._drain.drain(self.store, self.fenced or self._register(), self._give_up)
+            self._drain.drain(self.store, self.fenced or self._register())
             self._move()
         self._giving_up = NONE
         self._is_busy = False

@@ -400,7 +400,7 @@ class MadeLeader:
 
     def obey(self) -> None:
         """Apply every command in the channel."""
-        self._drain.drain(self._store, self.fenced, lambda partitions: None)
+        self._drain.drain(self._store, self.fenced)
 
 
 def offering(metadata: bytes, protocol: str = "range") -> dict[str, Any]:

@@ -29,6 +29,7 @@ from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import STATIC, Command, Registration, Topic
 from tests.support.memlog import from_the_beginning
+from tests.support.revoked import Revoked
 from tests.support.strategies import RANGE, only
 from tests.support.terms import NO_DELAY
 from tests.support.wait import eventually
@@ -64,8 +65,8 @@ class Puppet:
         self.fenced = FencedChannel(self.store, runtime, self.paths, name, channel, version)
         context = MemberContext(ConsumerConfig(zk=zk, group=group, consumer=name), runtime)
         self._offsets = CommittedOffsets(runtime, self.paths, from_the_beginning)
-        self._drain = CommandDrain(context, self._offsets)
         self.gave_up: list[PartitionSet] = []
+        self._drain = CommandDrain(context, self._offsets, [Revoked(self.gave_up.append)])
 
     @property
     def running(self) -> PartitionSet:
@@ -95,7 +96,7 @@ class Puppet:
 
     def obey(self) -> None:
         """Apply or remove every command in the channel."""
-        self._drain.drain(self.store, self.fenced, self.gave_up.append)
+        self._drain.drain(self.store, self.fenced)
 
     def obey_until(self, running: PartitionSet, timeout_s: float = 5.0) -> None:
         """Apply all commands until it runs `running`."""

@@ -109,6 +109,11 @@ def member(protocols: Any = MappingProxyType({"jobs": b""}), kind: Any = "jobs",
     return GroupMember("zk:1", "g", kind, protocols, lambda protocol, members: {}, **options)
 
 
+def test_an_option_that_a_consumer_does_not_have_is_refused() -> None:
+    with pytest.raises(TypeError, match="sorce"):
+        Consumer(ConsumerConfig("zk:1", "g"), Subscription({"t": 1}), **{"sorce": MemoryLog()})  # type: ignore[arg-type]
+
+
 def operator(is_driven: Any) -> ConsumerOperator:
     config = ConsumerConfig("zk:1", "g", region="r")
     return ConsumerOperator(config, Subscription({"t": 1}), Processor(), is_driven, source=MemoryLog())
