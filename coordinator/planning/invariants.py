@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from ..zk.znodes.group_state import CONSUMER, STABLE, GroupState, Mark
 from ..zk.znodes.partitions import NONE, PartitionSet, TopicPartition, united
-from ..zk.znodes.records import START_FETCHER, STOP_FETCHER
+from ..zk.znodes.records import START_FETCHER, STOP_FETCHER, Registration
 from ..zk.znodes.regions import FAILED
 from .plan import Plan
 from .snapshot import Snapshot
@@ -19,13 +19,13 @@ from .snapshot import Snapshot
 
 def broken_invariants(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
     """A sentence for each invariant that a plan breaks."""
-    for check in (_generation, _target, _commands, _one_command, _free, _holds, _stable, _barrier, _reset):
+    for check in (_generation, _target, _commands, _one_command, _free, _holds, _seats, _stable, _barrier, _reset):
         yield from check(snapshot, plan)
 
 
 def _generation(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
     """Each is the next one, and has one target; the next one has another, unless owner znodes were lost."""
-    before, after, members = snapshot.state, plan.state, snapshot.members
+    before, after = snapshot.state, plan.state
     if after.generation != before.generation + plan.is_new_generation or after.epoch != snapshot.coordinator.epoch:
         yield f"generation {before.generation} is followed by {after.epoch}/{after.generation}"
     is_other = before.topics != after.topics or before.strategy not in ("", after.strategy)
@@ -34,17 +34,28 @@ def _generation(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
     if not is_same and not plan.is_new_generation and not is_restored:
         yield f"generation {after.generation} has another target than before"
     is_adopted = after.client is not None and (before.client is None or after.client.ask != before.client.ask)
-    has_lost_owners = any(view.running - snapshot.partitions.owners for view in members.channels.values())
-    if is_same and plan.is_new_generation and not is_adopted and not has_lost_owners:
+    if is_same and plan.is_new_generation and not is_adopted and not any(_lost_owners(snapshot)):
         yield f"generation {after.generation} has the target of the one before"
 
 
 def _shares(snapshot: Snapshot, state: GroupState) -> dict[str, object]:
     """A target's members, static ones in any incarnation, with their threads."""
-    registrations = {name: each.registration for name, each in snapshot.members.registered.items()}
-    static = {name for name, one in registrations.items() if one is not None and one.instance_id}
-    static |= snapshot.members.seats.keys()
+    static = {name for name, each in _registrations(snapshot) if each.instance_id} | snapshot.members.seats.keys()
     return {name: (one.threads, "" if name in static else one.incarnation) for name, one in state.target.items()}
+
+
+def _lost_owners(snapshot: Snapshot) -> Iterator[PartitionSet]:
+    """What live members run without owner znodes."""
+    for name, registration in _registrations(snapshot):
+        channel = snapshot.members.channel_of(name)
+        if channel is not None and channel.is_live and channel.incarnation == registration.incarnation:
+            yield frozenset(channel.running) - snapshot.partitions.owners
+
+
+def _registrations(snapshot: Snapshot) -> Iterator[tuple[str, Registration]]:
+    for name, member in snapshot.members.registered.items():
+        if member.registration is not None:
+            yield name, member.registration
 
 
 def _target(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
@@ -129,6 +140,16 @@ def _lives(snapshot: Snapshot, mark: Mark) -> bool:
     registration = member.registration if member is not None else None
     lives = {each.incarnation for each in (registration, channel) if each is not None}
     return registration is not None and lives == {mark.incarnation} and channel is not None and channel.is_live
+
+
+def _seats(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
+    """The seat of a member of the target that has left by itself is kept for its session timeout."""
+    for view in plan.given_up:
+        is_gone = view.instance not in snapshot.members.registered and view.instance not in plan.state.left_out
+        is_kept = is_gone and view.seat is not None and view.seat.removed is None
+        is_kept = is_kept and view.instance in snapshot.state.target
+        if is_kept and view.seat is not None and view.away_s < view.seat.session_timeout_ms / 1000:
+            yield f"the seat of {view.instance} is given up before its session timeout"
 
 
 def _stable(snapshot: Snapshot, plan: Plan) -> Iterator[str]:

@@ -18,7 +18,7 @@ class Mutation:
     :ivar name: what is broken, for people and test names.
     :ivar rule: the rule that is taken away: a hole of the draft, or a section and number of `zk_paths.md`.
     :ivar patches: what to change.
-    :ivar breaks: the invariants of which one shows it.
+    :ivar breaks: the invariants of which one shows it; `plan` for those of every plan, which is not written then.
     :ivar where: the stock profiles in which it is looked for first.
     :ivar also: a second rule that covers this one, taken away too: the product is right without it, as long as this
         one holds.

@@ -24,7 +24,7 @@ from tests.simulation.scenes import SCENES
 from tests.simulation.scheduler import SimulationFailure
 from tests.simulation.tuning import bounds, tuned
 from tests.simulation.watching import World
-from tests.simulation.world import Alarm
+from tests.simulation.world import PLAN_REFUSED, Alarm
 
 FIRST_FAULT_S = 4.0
 STEP_S = 0.01
@@ -38,7 +38,7 @@ LONGEST_STANDSTILL_S = 12.0
 class Outcome:
     """What became of a run.
 
-    :ivar problems: what the checker cannot see: threads that died, errors with a traceback, a deadlock.
+    :ivar problems: what the checker cannot see: threads that died, errors with a traceback, a deadlock, refused plans.
     :ivar positions: where every thread stood at the end.
     """
 
@@ -57,10 +57,9 @@ class Outcome:
 
     @property
     def broken(self) -> frozenset[str]:
-        """The invariants that do not hold; `crash` for what the checker cannot see."""
-        return frozenset(each.invariant for each in self.verdicts.broken) | (
-            {"crash"} if self.problems else frozenset()
-        )
+        """The invariants that do not hold; for what the checker cannot see `plan`, when one was refused, or `crash`."""
+        unseen = ("plan" if PLAN_REFUSED in each.partition("\n")[0] else "crash" for each in self.problems)
+        return frozenset([*(each.invariant for each in self.verdicts.broken), *unseen])
 
 
 def simulate(

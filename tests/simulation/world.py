@@ -93,8 +93,12 @@ OF_THE_SERVERS = {
 """What the modelled servers call their faults -> what a profile calls them."""
 
 
+PLAN_REFUSED = "the plan breaks an invariant"
+"""In the error of a turn whose plan was not written."""
+
+
 class Alarm(logging.Handler):
-    """Collects what the product logs with a traceback: an error that nobody expected."""
+    """Collects what the product logs with a traceback, and plans that it refused: errors that nobody expected."""
 
     def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(logging.ERROR)
@@ -107,6 +111,8 @@ class Alarm(logging.Handler):
         if kind is not None and not issubclass(kind, MadeUpFailure) and not is_liars:
             text = logging.Formatter().formatException(record.exc_info)  # type: ignore[arg-type]
             self._world.problems.append(f"{self._world.scheduler.now:.6f} {record.getMessage()}\n{text}")
+        elif PLAN_REFUSED in record.getMessage():
+            self._world.problems.append(f"{self._world.scheduler.now:.6f} {record.getMessage()}")
 
 
 @dataclass

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from coordinator.zk.znodes.group_state import STABLE
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import ASSIGN, DRAIN, Channel, Command
 
 from ..replay.commits import SERVER, Changed, ChannelChange, Commit
 from ..replay.replay import Replay
 from ..replay.verdict import Event
-from ..replay.znode_views import ChannelView, CommandView, GroupView
-from .base import Invariant, Rules
-
-AT_ONCE = float("-inf")
-SOON_S = 1.0
-"""A turn of several multis takes less, while nothing disturbs it."""
+from ..replay.znode_views import ChannelView, CommandView
+from .base import Invariant
 
 
 class Ordered(Invariant):
@@ -79,16 +74,11 @@ class Acknowledged(Invariant):
     request; commands to a leader, and notices of a failure, change neither `running` nor the generation. A consumer
     removes an undone command only when it is stale: for another incarnation, older than the channel, unreadable, about
     a removed request, or a drain for an ended checkpoint. Manually created or removed commands are not judged.
-    `Withdrawals` judges the withdrawals of coordinators.
     """
 
     name = "S6"
     sentence = "Removed by the consumer means done; removed by the coordinator means withdrawn, and never applied."
-    wants = Changed.GONE | Changed.NAMED | Changed.LIFE | Changed.SENT | Changed.STATE
-
-    def __init__(self, world: Replay) -> None:
-        super().__init__(world)
-        self._withdrawals = Withdrawals(self)
+    wants = Changed.GONE | Changed.NAMED | Changed.LIFE
 
     def on_commit(self, commit: Commit) -> None:
         if commit.by_hand or commit.who == SERVER:
@@ -103,7 +93,6 @@ class Acknowledged(Invariant):
                 view.withdrawn[command.name] = commit.event
             else:
                 self._judge_removed(view, command, commit)
-        self._withdrawals.on_commit(commit)
 
     def _judge_named(self, change: ChannelChange, commit: Commit) -> None:
         """A channel names a withdrawn command."""
@@ -131,7 +120,6 @@ class Acknowledged(Invariant):
         data = command.data
         if data is None:
             return
-        self._withdrawals.judge_applied(view, command, commit)
         running, left = after.running.keys(), set[TopicPartition]()
         done = f"was acknowledged by {view} at {commit.moment}, and"
         kept = (before.generation, before.ask, before.running.keys())
@@ -196,64 +184,6 @@ def _is_old(command: Command | None, before: Channel | None, after: Channel) -> 
     if command.incarnation != before.incarnation or before.incarnation != after.incarnation:
         return True
     return _order(command) < _order(before)
-
-
-class Withdrawals(Rules):
-    """A coordinator that sends a stop or a start has withdrawn the others not kept by its turn.
-
-    Withdrawals come before stops and starts: beside a new one, the group has no stop or start of an earlier
-    epoch, and the channel no other at all. None of an earlier epoch is applied once a later coordinator has sent its
-    own, or has made the group Stable a second before, without a fault since. Manually created commands are not judged.
-    """
-
-    def __init__(self, invariant: Invariant) -> None:
-        super().__init__(invariant)
-        self._turns: dict[str, tuple[int, float, Event]] = {}
-
-    def on_commit(self, commit: Commit) -> None:
-        """Commands were sent, or a state was written; before `judge_applied` of later commits."""
-        if commit.by_hand or not self.world.process(commit.who).is_node:
-            return
-        for view, command in commit.made:
-            if command.data is not None and _moves(command) and not view.by_hand:
-                self._judge_sent(view, command, command.data.epoch, commit)
-                self._note(view.group, command.data.epoch, AT_ONCE, commit.event)
-        for written in commit.states:
-            if written.now is not None and written.now.state == STABLE:
-                self._note(written.group, written.now.epoch, commit.at, commit.event)
-
-    def _note(self, group: GroupView, epoch: int, since: float, event: Event) -> None:
-        known = self._turns.get(group.name)
-        if known is None or known[0] < epoch or (known[0] == epoch and since < known[1]):
-            self._turns[group.name] = (epoch, since, event)
-
-    def _judge_sent(self, view: ChannelView, sent: CommandView, epoch: int, commit: Commit) -> None:
-        for other, command in view.group.pending:
-            is_judged = not other.by_hand and not command.by_hand and _moves(command)
-            if not is_judged or command is sent or command.data is None:
-                continue
-            is_old = command.data.epoch < epoch
-            if other is view or is_old:
-                pending = f"{command.name} of epoch {command.data.epoch}" if is_old else command.name
-                why = f"{sent.name} of epoch {epoch} was sent to {view} at {commit.moment}, and {pending} is pending"
-                self.broken_by(commit, f"{why} in the channel of {other.consumer}", command.made)
-                return
-
-    def judge_applied(self, view: ChannelView, command: CommandView, commit: Commit) -> None:
-        """A consumer has removed a command named in its channel."""
-        data, known = command.data, self._turns.get(view.group.name)
-        if data is None or known is None or not _moves(command) or data.epoch >= known[0]:
-            return
-        epoch, since, event = known
-        undisturbed = self.world.conditions.undisturbed_since(commit.at)
-        if since > AT_ONCE and (commit.at - since <= SOON_S or undisturbed > since):
-            return
-        why = f"{command.name} of epoch {data.epoch} was applied by {view} at {commit.moment}"
-        self.broken_by(commit, f"{why}, and the coordinator of epoch {epoch} has taken its turn", command.made, event)
-
-
-def _moves(command: CommandView) -> bool:
-    return command.is_start or command.is_stop
 
 
 def _order(data: Command | Channel) -> tuple[int, int]:

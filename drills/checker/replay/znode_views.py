@@ -19,7 +19,6 @@ from coordinator.zk.znodes.records import (
     OwnerRecord,
     Registration,
     Running,
-    Seat,
     Topic,
 )
 from coordinator.zk.znodes.regions import COMPLETED, INITIAL, Checkpoint, Contribution, Region
@@ -227,7 +226,6 @@ class GroupView:
     :ivar begun: topic -> the topic as of the group's begin; None when that cannot be read.
     :ivar seats: static members with a seat, each with its czxid; while one is away, it keeps its part.
     :ivar seats_lost: when each seat was last removed.
-    :ivar seat_data: the data last written into a seat, whether or not it exists; None when it cannot be read.
     :ivar asks: the existing assignment requests.  :ivar newest_ask: the last one created, existing or not.
     :ivar requested: the commit of the leader's `sync_request`, None without one.
     :ivar changed_at: the last join, leave or change of a member.
@@ -237,7 +235,7 @@ class GroupView:
     :ivar owners_lost_at: when a settled member last ran partitions without owner znodes; minus infinity for never.
     :ivar deleted_lives: consumer -> incarnations with a manually deleted channel, until a channel outlives its life.
     :ivar hand_at: the last manual write to the group; `state_hand_at` likewise to its state, which loses its holds;
-        minus infinity for never.
+            minus infinity for never.
     """
 
     name: str
@@ -246,7 +244,6 @@ class GroupView:
     members: dict[str, MemberView] = field(default_factory=dict)
     seats: dict[str, int] = field(default_factory=dict)
     seats_lost: dict[str, float] = field(default_factory=dict)
-    seat_data: dict[str, Seat | None] = field(default_factory=dict)
     asks: dict[str, AskView] = field(default_factory=dict)
     newest_ask: AskView | None = None
     requested: Event | None = None
