@@ -63,18 +63,18 @@ def group_policies(store: AclStore) -> dict[str, AclPolicy | None]:
 
 def groups_without_members(groups: Mapping[str, AclPolicy | None]) -> list[str]:
     """The groups without members in the policy."""
-    return [group for group, found in groups.items() if found is None or not found.members]
+    return [group for group, own in groups.items() if own is None or not own.members]
 
 
 def groups_outside_their_region(store: AclStore, groups: Mapping[str, AclPolicy | None]) -> list[tuple[str, str]]:
     """Groups that are bound to a consistent region which their policy does not permit, with the region."""
-    found = []
+    outside = []
     for group, path, node in nodes_at(store, groups, lambda group: GroupPaths(group).state):
         state = readable(GroupState.parse, path, node)  # the coordinator reports an unreadable one
         region, policy = state.region if state is not None else None, groups[group]
         if region is not None and (policy is None or region.name not in policy.regions):
-            found.append((group, region.name))
-    return found
+            outside.append((group, region.name))
+    return outside
 
 
 def create_group(store: AclStore, group: str, members: Sequence[str], regions: Sequence[str]) -> None:
@@ -118,11 +118,11 @@ def set_members(store: AclStore, group: str, members: Sequence[str], regions: Se
     path = GroupPaths(group).acl
 
     def attempt(failure: Failure | None) -> None:
-        known = regions
-        if known is None:
+        allowed = regions
+        if allowed is None:
             before = parsed_group(group, store.get(path))
-            known = before.regions if before is not None else ()
-        top, policy = _top(store, members, known)
+            allowed = before.regions if before is not None else ()
+        top, policy = _top(store, members, allowed)
         if top is None:
             raise UsageError(_NO_POLICY)
         if store.get(GroupPaths(group).root) is None:
@@ -234,16 +234,16 @@ def write_policy(store: AclStore, policy: AclPolicy) -> None:
 
 def write_groups(store: AclStore, policy: AclPolicy) -> None:
     """Let the policy of every group repeat the chroot's; raises as `write_policy`."""
-    for group, known in group_policies(store).items():
-        if known is not None and known != of_group(policy, known):
+    for group, current in group_policies(store).items():
+        if current is not None and current != of_group(policy, current):
             retried(store, partial(_write_group, store, group, policy), lambda: _KEEPS_CHANGING)
 
 
 def _write_group(store: AclStore, group: str, policy: AclPolicy, before: Failure | None) -> None:
     top, path = _same(store, policy), GroupPaths(group).acl
-    found = parsed_group(group, store.get(path))
-    if found is not None:
-        written = _written(store, path, of_group(policy, found))
+    current = parsed_group(group, store.get(path))
+    if current is not None:
+        written = _written(store, path, of_group(policy, current))
         store.commit([*written, Check(ACL_POLICY, top.stat.version)])
 
 
@@ -278,10 +278,10 @@ def check(store: AclStore, brokers: Brokers) -> Iterator[Deviation]:
     :raises CoordinatorError: when a policy cannot be read.
     """
     policy = read_policy(store)
-    for group, found in group_policies(store).items():
-        if found is not None and found != of_group(policy, found):
+    for group, own in group_policies(store).items():
+        if own is not None and own != of_group(policy, own):
             yield Deviation(GroupPaths(group).acl, (), (), "it repeats an earlier policy: run acl apply")
-        elif policy.is_secure and (found is None or not found.members):
+        elif policy.is_secure and (own is None or not own.members):
             yield Deviation(GroupPaths(group).acl, (), (), "the group has no members: run acl members")
     yield from deviations(store, policy, brokers)
 
@@ -295,14 +295,14 @@ def deviations(store: AclStore, policy: AclPolicy, brokers: Brokers) -> Iterator
     own = store.get_acls([ACL_POLICY])[0] or ()
     is_operator = bool(own) and not _is_masked(own)
     for paths in _tree(store, policy, brokers):
-        for path, found in zip(paths, store.get_acls(paths), strict=True):
+        for path, actual in zip(paths, store.get_acls(paths), strict=True):
             expected = acl_of(path, wanted.of(path))
-            if found is None:
+            if actual is None:
                 continue
-            if is_operator and _is_masked(found):  # it may name the operators with other passwords
-                yield Deviation(path, found, expected, "this client may not administer it: an operator may remove it")
-            elif _combined(found) != _combined(_as_shown(expected, found)):
-                yield Deviation(path, found, expected, _meaning(found, expected))
+            if is_operator and _is_masked(actual):  # it may name the operators with other passwords
+                yield Deviation(path, actual, expected, "this client may not administer it: an operator may remove it")
+            elif _combined(actual) != _combined(_as_shown(expected, actual)):
+                yield Deviation(path, actual, expected, _meaning(actual, expected))
 
 
 def apply(store: AclStore, policy: AclPolicy, brokers: Brokers) -> tuple[int, list[str]]:
@@ -331,8 +331,8 @@ def apply(store: AclStore, policy: AclPolicy, brokers: Brokers) -> tuple[int, li
             f"group {group} is bound to consistent region {region}, which its policy does not permit: "
             f"zk-coordinator acl members {group} --members ID --regions {region}"
         )
-    for group, found in groups.items():
-        checked_size(GroupPaths(group).acl, of_group(policy, found))
+    for group, own in groups.items():
+        checked_size(GroupPaths(group).acl, of_group(policy, own))
     write_policy(store, policy)
     if policy.is_secure:
         ensure(store, (GROUPS, NODES, REGIONS))
@@ -405,10 +405,10 @@ def _owns_chroot(store: AclStore, policy: AclPolicy, brokers: Brokers) -> bool:
     listing = store.children(ROOT)
     if listing is None or not {*listing.found} <= {path.split("/")[1] for path in (CONSUMERS, brokers.root)}:
         return False
-    found = store.get_acls([ROOT])[0] or ()
+    entries = store.get_acls([ROOT])[0] or ()
     if not policy.is_secure:
-        return _combined(found) == _combined(acl_of(ROOT, replace(policy, is_secure=True)))
-    admins = {one.identity for one in found if one.permissions & ADMIN}
+        return _combined(entries) == _combined(acl_of(ROOT, replace(policy, is_secure=True)))
+    admins = {one.identity for one in entries if one.permissions & ADMIN}
     return not admins.isdisjoint((WORLD, *policy.operators))
 
 

@@ -124,8 +124,8 @@ def ended(consumer: str, incarnation: str | None, channel: Channel | None, at_ms
         note = "another process has registered under its name"
     else:
         note = channel.ended or "its session ended"
-    found = incarnation or (channel.incarnation if channel is not None else None)
-    return ChannelEvent(ENDED, at_ms, consumer, incarnation=found, note=note)
+    ended_incarnation = incarnation or (channel.incarnation if channel is not None else None)
+    return ChannelEvent(ENDED, at_ms, consumer, incarnation=ended_incarnation, note=note)
 
 
 def _of(seen: SeenCommand, event: str, at_ms: int) -> ChannelEvent:
@@ -220,14 +220,14 @@ class ChannelWatch:
 
     def _on_event(self, store: TreeStore, event: TreeEvent) -> None:
         is_with_channel = self._is_with_channel(event)
-        place = self._place(event.path)
-        if place is None or event.kind == "changed" or store is not self._store:
+        target = self._place(event.path)
+        if target is None or event.kind == "changed" or store is not self._store:
             return
         # A creation needs the znode's own data, a deletion that of the channel.
-        _, consumer, _ = place
+        _, consumer, _ = target
         read = store.send_get(event.path if event.kind == "created" else self._paths.channel(consumer))
         now_s, now_ms = self._runtime.monotonic(), self._runtime.wall_ms()
-        self._happened.put(_Happened(event.kind, *place, now_s, now_ms, read, is_with_channel))
+        self._happened.put(_Happened(event.kind, *target, now_s, now_ms, read, is_with_channel))
 
     def _is_with_channel(self, event: TreeEvent) -> bool:
         """Whether the previous event, of the same channel, was a change of its data in the same multi."""
@@ -342,8 +342,8 @@ class ChannelWatch:
         gone = [seen for key, seen in self._standing.items() if key not in set(keys)]
         for seen, _, node in nodes_at(store, gone, lambda seen: self._paths.channel(seen.consumer)):
             del self._standing[seen.consumer, seen.name]
-            known = SeenCommand(seen.consumer, seen.name, seen.command, None, seen.problem)  # time of removal unknown
-            events.append(removed(known, self._channel(seen.consumer, node), at_ms, now_s))
+            command = SeenCommand(seen.consumer, seen.name, seen.command, None, seen.problem)  # time of removal unknown
+            events.append(removed(command, self._channel(seen.consumer, node), at_ms, now_s))
         for key, _, node in existing_nodes(store, keys, lambda key: self._paths.command(*key)):
             if key not in self._standing:
                 self._standing[key] = seen = self._seen(*key, node, None)
@@ -353,16 +353,21 @@ class ChannelWatch:
     def _read_lives(self, store: TreeStore) -> list[ChannelEvent]:
         """The registered consumers; the first reading returns no events for them."""
         nodes = existing_nodes(store, self._consumers(store, self._paths.ids), self._paths.id)
-        found = {name: self._read_registration(name, node) for name, _, node in nodes}
+        registrations = {name: self._read_registration(name, node) for name, _, node in nodes}
         at_ms = self._runtime.wall_ms()
-        lives = {name: registration.incarnation if registration else None for name, (registration, _) in found.items()}
+        lives = {
+            name: registration.incarnation if registration else None
+            for name, (registration, _) in registrations.items()
+        }
         gone = sorted(name for name, life in self._lives.items() if name not in lives or lives[name] != life)
         events = [
             ended(name, self._lives[name], self._channel(name, node), at_ms)
             for name, _, node in nodes_at(store, gone, self._paths.channel)
         ]
         events += [
-            registered(name, *found[name], at_ms) for name in sorted(found) if name not in self._lives or name in gone
+            registered(name, *registrations[name], at_ms)
+            for name in sorted(registrations)
+            if name not in self._lives or name in gone
         ]
         self._lives = lives
         return events if self._has_read else []

@@ -128,10 +128,10 @@ def resign(store: Store, node: str | None = None) -> tuple[CoordinatorRecord, in
     """
 
     def attempt(before: Failure | None) -> tuple[CoordinatorRecord, int]:
-        epoch_node, found = store.get_many([COORDINATOR_EPOCH, COORDINATOR])
-        if found is None or epoch_node is None:
+        epoch_node, coordinator_node = store.get_many([COORDINATOR_EPOCH, COORDINATOR])
+        if coordinator_node is None or epoch_node is None:
             raise CoordinatorError("no node is elected: there is no coordinator to resign (see `status`)")
-        czxid, record = found.stat.czxid, CoordinatorRecord.parse(COORDINATOR, found.data)
+        czxid, record = coordinator_node.stat.czxid, CoordinatorRecord.parse(COORDINATOR, coordinator_node.data)
         if node is not None and record.node != node:
             raise UsageError(f"node {shown(node)} is not elected: {shown(record.node)} is, with epoch {record.epoch}")
         epoch = EpochRecord.parse(COORDINATOR_EPOCH, epoch_node.data).epoch
@@ -142,7 +142,7 @@ def resign(store: Store, node: str | None = None) -> tuple[CoordinatorRecord, in
 
         # An election between the two reads has changed the fence.
         fence = Check(COORDINATOR_EPOCH, epoch_node.stat.version)
-        commit_once(store, [fence, Delete(COORDINATOR, found.stat.version)], is_gone)
+        commit_once(store, [fence, Delete(COORDINATOR, coordinator_node.stat.version)], is_gone)
         return record, epoch
 
     why = "elections keep changing: no node stays elected for long enough to resign (see `status`)"
@@ -206,8 +206,8 @@ def request_turn(store: Store, group: str, by: str, since_ms: int, reason: str |
             raise CoordinatorError(f"Consumer group '{group}' has just been removed") from before
         node = store.get(paths.request)
         if node is not None:
-            known = readable(TurnRequest.parse, paths.request, node)
-            return node.data == data, (known.by if known is not None else "") or "an operator"
+            pending = readable(TurnRequest.parse, paths.request, node)
+            return node.data == data, (pending.by if pending is not None else "") or "an operator"
         store.commit([Create(paths.request, data)])
         return True, by
 
@@ -226,11 +226,11 @@ def _awaited(runtime: Runtime, look: Callable[[Watch], T | None], timeout_s: flo
     while True:
         changed = runtime.event()
         try:
-            found = look(lambda path, changed=changed: changed.set())  # type: ignore[misc]
+            result = look(lambda path, changed=changed: changed.set())  # type: ignore[misc]
         except Retryable:
-            found = None
-        if found:
-            return found
+            result = None
+        if result:
+            return result
         left_s = deadline - runtime.monotonic()
         if left_s <= 0:
             return None
@@ -276,10 +276,10 @@ def remove_seats(store: Store, group: str, instances: Sequence[str], reason: str
     :raises UsageError: when one of `instances` has no seat.
     :raises BadData: when one is unreadable.
     """
-    known = names_below(store, GroupPaths(group).seats)
-    unknown = sorted(set(instances) - set(known))
+    seats = names_below(store, GroupPaths(group).seats)
+    unknown = sorted(set(instances) - set(seats))
     if unknown:
-        has = f"it has those of {', '.join(known[:10])}" if known else "it has none"
+        has = f"it has those of {', '.join(seats[:10])}" if seats else "it has none"
         raise UsageError(f"Consumer group '{group}' has no seat of {shown(unknown[0])}: {has}")
     for path in map(GroupPaths(group).seat, instances):
         update(store, path, partial(_removed, path, reason))
@@ -337,9 +337,9 @@ def _marks(group: str, consumer: str, incarnation: str, node: Node | None) -> tu
         marks = GroupState.parse(GroupPaths(group).state, node.data).marks if node is not None else ()
     except BadData as error:
         raise CoordinatorError(f"{error}: a coordinator that reads it makes a mark on everything") from error
-    found = tuple(mark for mark in marks if mark.consumer == consumer and incarnation in ("", mark.incarnation))
-    if found:
-        return found, tuple(mark for mark in marks if mark not in found)
-    known = ", ".join(sorted({mark.consumer for mark in marks}))
-    others = f": it has those of {known}" if known else ""
+    lifted = tuple(mark for mark in marks if mark.consumer == consumer and incarnation in ("", mark.incarnation))
+    if lifted:
+        return lifted, tuple(mark for mark in marks if mark not in lifted)
+    consumers = ", ".join(sorted({mark.consumer for mark in marks}))
+    others = f": it has those of {consumers}" if consumers else ""
     raise UsageError(f"group '{group}' has no mark of '{consumer}'{others}")

@@ -77,10 +77,10 @@ def delete_group(store: Store, group: str) -> Removed:
 def removable(store: Store, group: str) -> Removable:
     """The preview of `delete_group`. Writes nothing; raises as it does."""
     paths = GroupPaths(group)
-    found = _unused(store, look(store, group))
-    segments = [readable(Segment.parse, path, node) for path, node in found.items() if _is_segment(paths, path)]
-    offsets = sum(_is_offset(paths, path) for path in found)
-    return len(found), offsets, len(segments), sum(one.size for one in segments if one is not None)
+    nodes = _unused(store, look(store, group))
+    segments = [readable(Segment.parse, path, node) for path, node in nodes.items() if _is_segment(paths, path)]
+    offsets = sum(_is_offset(paths, path) for path in nodes)
+    return len(nodes), offsets, len(segments), sum(one.size for one in segments if one is not None)
 
 
 def _is_segment(paths: GroupPaths, path: str) -> bool:
@@ -91,10 +91,10 @@ def _unused(store: Store, standing: Standing, so_far: str = "") -> dict[str, Nod
     """The znodes of a group that may be removed, parents first."""
     if not standing.exists:
         raise GroupIdNotFound("GroupIdNotFound: The group id does not exist.")
-    found = tree(store, standing.paths.root)
-    if why := _in_use(standing, found):
+    nodes = tree(store, standing.paths.root)
+    if why := _in_use(standing, nodes):
         raise GroupNotEmpty(f"GroupNotEmpty: The group is not empty: {why}.{standing.hint}{so_far}")
-    return found
+    return nodes
 
 
 def _is_offset(paths: GroupPaths, path: str) -> bool:

@@ -24,24 +24,24 @@ NODES_AT_ONCE = 1000
 
 def tree(store: Store, root: str) -> dict[str, Node]:
     """Every znode at and below `root`, parents first."""
-    found: dict[str, Node] = {}
+    nodes: dict[str, Node] = {}
     level = [root]
     while level:
         parents: list[str] = []
         for batch in in_chunks(level, NODES_AT_ONCE):
             there = {path: node for _, path, node in existing_nodes(store, batch, str)}
-            found |= there
+            nodes |= there
             parents += [path for path, node in there.items() if node.stat.children]
         listings = store.children_many(parents)
         level = [f"{p}/{n}" for p, each in zip(parents, listings, strict=True) if each for n in sorted(each.names)]
-    return found
+    return nodes
 
 
 def partitions_below(store: Store, root: str, topics: Sequence[str]) -> list[TopicPartition]:
     """The partitions of `topics` that have a znode below `root`."""
     listings = store.children_many([f"{root}/{topic}" for topic in topics])
-    found = zip(topics, listings, strict=True)
-    names = [(topic, name) for topic, listing in found for name in sorted(listing.names if listing else ())]
+    listed = zip(topics, listings, strict=True)
+    names = [(topic, name) for topic, listing in listed for name in sorted(listing.names if listing else ())]
     return [TopicPartition(topic, int(name)) for topic, name in names if is_partition(name)]
 
 
@@ -58,11 +58,11 @@ class Reading:
         if listing is not None and listing.denied:
             self.problems[path] = str(AccessDenied(path))
             return []
-        found = sorted(listing.names) if listing else []
-        for name in found:
+        children = sorted(listing.names) if listing else []
+        for name in children:
             if not is_name(name):
                 self.problems[f"{path}/{shown(name, MAX_NAME)}"] = "its name contains invalid characters"
-        return [name for name in found if is_name(name)]
+        return [name for name in children if is_name(name)]
 
     def parsed(self, path: str, parse: Callable[[str, bytes], T]) -> T | None:
         """A znode's record; None when it does not exist or is unreadable."""
@@ -195,8 +195,8 @@ class ShownGroup:
 
     def within(self, topics: Mapping[str, Topic | None]) -> ShownGroup:
         """It with the partitions that exist now, or have a consumer; see `ShownPartition.of`."""
-        found = (shown.of(topics[shown.partition.topic]) for shown in self.partitions)
-        return replace(self, partitions=tuple(shown for shown in found if shown is not None))
+        partitions = (shown.of(topics[shown.partition.topic]) for shown in self.partitions)
+        return replace(self, partitions=tuple(shown for shown in partitions if shown is not None))
 
     @property
     def adopted(self) -> ShownAsk | None:
@@ -231,10 +231,10 @@ def parse_states(text: str) -> frozenset[str]:
     :raises UsageError: when one is unknown.
     """
     names = {name.strip().lower() for name in text.split(",") if name.strip()}
-    found = {state for state in GROUP_STATES if state.lower() in names}
-    if len(found) != len(names):
+    states = {state for state in GROUP_STATES if state.lower() in names}
+    if len(states) != len(names):
         raise UsageError(f"Invalid state list {shown(text)}. Valid states are: {', '.join(GROUP_STATES)}")
-    return frozenset(found or GROUP_STATES)
+    return frozenset(states or GROUP_STATES)
 
 
 def chosen_groups(reading: Reading, names: Sequence[str], all_groups: bool) -> list[str]:
@@ -251,12 +251,12 @@ def chosen_groups(reading: Reading, names: Sequence[str], all_groups: bool) -> l
 
 def by_holder(group: ShownGroup) -> dict[str | None, list[ShownPartition]]:
     """The partitions of each consumer, the largest share first, and last (None) the unassigned ones."""
-    found: dict[str | None, list[ShownPartition]] = {
+    shares: dict[str | None, list[ShownPartition]] = {
         member.consumer: [] for member in group.members if member.registration is not None
     }
     for partition in group.partitions:
-        found.setdefault(partition.consumer or partition.runner, []).append(partition)
-    return dict(sorted(found.items(), key=lambda item: (item[0] is None, -len(item[1]), item[0] or "")))
+        shares.setdefault(partition.consumer or partition.runner, []).append(partition)
+    return dict(sorted(shares.items(), key=lambda item: (item[0] is None, -len(item[1]), item[0] or "")))
 
 
 def existing_group(reading: Reading, group: str) -> ShownGroup:
@@ -311,8 +311,8 @@ def read_history(reading: Reading, group: str) -> list[Rebalance]:
     """The rebalances in a group's history, oldest first."""
     paths = znodes.GroupPaths(group)
     names = [name for name in reading.names(paths.history) if name.startswith(znodes.REBALANCE_PREFIX)]
-    found = reading.parsed_many([f"{paths.history}/{name}" for name in names], Rebalance.parse)
-    return in_order([record for record in found if record is not None])
+    records = reading.parsed_many([f"{paths.history}/{name}" for name in names], Rebalance.parse)
+    return in_order([record for record in records if record is not None])
 
 
 def _asks(reading: Reading, paths: znodes.GroupPaths) -> Iterator[ShownAsk]:

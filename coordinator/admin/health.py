@@ -128,13 +128,13 @@ def _standby(reading: Reading, elected: int) -> tuple[records.NodeRecord, ...]:
 
     :param elected: its session; 0 without one.
     """
-    found = []
+    nodes = []
     names = reading.names(znodes.NODES)
     for _, path, node in existing_nodes(reading.store, names, lambda name: f"{znodes.NODES}/{name}"):
         session = node.stat.ephemeral_owner
         if session not in (0, elected) and path == znodes.node_path(session):
-            found.append(reading.record(path, node, records.NodeRecord.parse))
-    return tuple(sorted(filter(None, found), key=lambda node: (node.node, node.host)))
+            nodes.append(reading.record(path, node, records.NodeRecord.parse))
+    return tuple(sorted(filter(None, nodes), key=lambda node: (node.node, node.host)))
 
 
 def _group(reading: Reading, name: str, now_ms: int | None) -> GroupStatus:
@@ -149,7 +149,7 @@ def _group(reading: Reading, name: str, now_ms: int | None) -> GroupStatus:
 
 
 def _bad_patterns(group: ShownGroup) -> dict[str, str]:
-    found = {}
+    problems = {}
     for member in group.members:
         registration = member.registration
         if registration is None or registration.pattern in (records.STATIC, CLIENT):
@@ -158,8 +158,8 @@ def _bad_patterns(group: ShownGroup) -> dict[str, str]:
             try:
                 TopicFilter(registration.pattern, text)
             except BadData as error:
-                found[znodes.GroupPaths(group.group).id(member.consumer)] = str(error)
-    return found
+                problems[znodes.GroupPaths(group.group).id(member.consumer)] = str(error)
+    return problems
 
 
 # ---- findings
@@ -194,17 +194,17 @@ def findings(status: Status, now_ms: int, stuck_after_ms: int = STUCK_AFTER_MS) 
         pause, a requested turn, a region's reset.
     """
     clock = _Clock(now_ms, stuck_after_ms)
-    found = [HealthFinding(name, None, message) for name, message in _elected(status)]
+    result = [HealthFinding(name, None, message) for name, message in _elected(status)]
     pause = status.paused.everything
     if pause is not None and clock.is_old(pause.since_ms):
-        found.append(HealthFinding("paused", None, f"every group is {_paused(pause, clock)}"))
+        result.append(HealthFinding("paused", None, f"every group is {_paused(pause, clock)}"))
     for group in status.groups:
         for check in CHECKS_OF_A_GROUP:
-            found += [HealthFinding(name, group.shown.group, message) for name, message in check(status, group, clock)]
+            result += [HealthFinding(name, group.shown.group, message) for name, message in check(status, group, clock)]
     for region in status.regions:
-        found += [HealthFinding(name, None, message, region.name) for name, message in _region(status, region, clock)]
-    found += [HealthFinding("unreadable", None, line) for line in unreadable(status.problems, MOST_UNREADABLE)]
-    return found
+        result += [HealthFinding(name, None, message, region.name) for name, message in _region(status, region, clock)]
+    result += [HealthFinding("unreadable", None, line) for line in unreadable(status.problems, MOST_UNREADABLE)]
+    return result
 
 
 @dataclass(frozen=True, slots=True)

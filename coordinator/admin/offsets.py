@@ -164,17 +164,19 @@ def inactive(store: Store, group: str, of_region: bool = False) -> Standing:
     :raises UsageError: when the group is in a consistent region, where offsets belong to the application's state.
     :raises BadData: when its state cannot be read.
     """
-    found = look(store, group)
-    if not of_region and found.state.region is not None:
-        region, path = found.state.region.name, RegionPaths(found.state.region.name).root
+    standing = look(store, group)
+    if not of_region and standing.state.region is not None:
+        region, path = standing.state.region.name, RegionPaths(standing.state.region.name).root
         node = store.get(path)
         # In a region of slots offsets do not belong to states.
         if node is None or Region.parse(path, node.data).kind == REGION_OF_CONSUMERS:
             raise UsageError(f"group {group} is in consistent region {region}: reset it with `regions reset {region}`")
-    why = found.used_by if found.state.state in INACTIVE else f"the current state is {found.state.state}"
+    why = standing.used_by if standing.state.state in INACTIVE else f"the current state is {standing.state.state}"
     if why is None:
-        return found
-    raise CoordinatorError(f"Assignments can only be reset if the group '{group}' is inactive, but {why}.{found.hint}")
+        return standing
+    raise CoordinatorError(
+        f"Assignments can only be reset if the group '{group}' is inactive, but {why}.{standing.hint}"
+    )
 
 
 def committed(store: Store, paths: GroupPaths) -> dict[TopicPartition, Committed]:
@@ -265,12 +267,12 @@ def _unset(store: Store, paths: GroupPaths, left: Sequence[NewOffset], so_far: s
     """
     still = []
     for new, path, node in nodes_at(store, left, lambda new: paths.offset(*new.known.partition)):
-        known = new.known
-        if (node.stat.version if node is not None else None) == known.version:
+        position = new.known
+        if (node.stat.version if node is not None else None) == position.version:
             still.append(new)
-        elif node is None or _read(path, node).of(known.topic_id) != new.offset:
+        elif node is None or _read(path, node).of(position.topic_id) != new.offset:
             raise CoordinatorError(
-                f"the offset of {known.partition} in group {paths.group} has been changed meanwhile: "
+                f"the offset of {position.partition} in group {paths.group} has been changed meanwhile: "
                 f"check it with `groups describe`, and try again{so_far}"
             )
     return still
@@ -318,7 +320,7 @@ class OffsetReset:
         if self.plans is not None and plan is None:
             raise CoordinatorError(f"No reset plan for group '{group}' found.")
         to = self.request.to
-        new = [planned(to, known, plan) for known in self._known(group, plan)]
+        new = [planned(to, position, plan) for position in self._known(group, plan)]
         for each in new:
             if each.warning:
                 self.warn(each.warning)
@@ -380,13 +382,13 @@ def delete_offsets(store: Store, topics: Mapping[str, Topic], group: str, scopes
         standing = look(store, group)
         if not standing.exists:
             raise GroupIdNotFound(f"'{group}' does not exist.")
-        found = committed(store, standing.paths)
-        decided = _decided(requested, topics, {*found, *removed}, _subscribed(store, standing))
+        offsets = committed(store, standing.paths)
+        decided = _decided(requested, topics, {*offsets, *removed}, _subscribed(store, standing))
         deletable = [place for place, error in decided.items() if error is None]
         gone = [TopicPartition(topic, number) for topic, number in deletable if number is not None]
-        there = [partition for partition in gone if partition in found]
+        there = [partition for partition in gone if partition in offsets]
         removed.update(there)  # also when the outcome is unknown: the rest is retried
-        emptied = {p.topic for p in gone} - {p.topic for p in found.keys() - removed}
+        emptied = {p.topic for p in gone} - {p.topic for p in offsets.keys() - removed}
         operations: list[Operation] = [Delete(standing.paths.offset(*partition)) for partition in there]
         operations += [Delete(path) for path in map(standing.paths.offsets_of, sorted(emptied)) if path not in kept]
         for first in range(0, len(operations), ROOM):

@@ -68,8 +68,8 @@ def existing_region(reading: Reading, name: str) -> ShownRegion:
     :raises CoordinatorError: when it does not exist.
     """
     if not is_name(name) or reading.store.get(RegionPaths(name).root) is None:
-        known = ", ".join(reading.names(REGIONS)) or "none"
-        raise CoordinatorError(f"there is no consistent region {shown(name)}; there are: {known}")
+        names = ", ".join(reading.names(REGIONS)) or "none"
+        raise CoordinatorError(f"there is no consistent region {shown(name)}; there are: {names}")
     return read_region(reading, name)
 
 
@@ -179,12 +179,12 @@ def unbinding(store: Store, group: str) -> list[Operation]:
 
     Refused when a region has changed meanwhile. An unreadable region is not changed.
     """
-    found: list[Operation] = []
+    operations: list[Operation] = []
     for _, path, node in existing_nodes(store, names_below(store, REGIONS), lambda name: RegionPaths(name).root):
         region = readable(regions.Region.parse, path, node)
         if region is not None and group in region.groups:
-            found.append(SetData(path, region.without(group).to_bytes(), node.stat.version))
-    return found
+            operations.append(SetData(path, region.without(group).to_bytes(), node.stat.version))
+    return operations
 
 
 def remove_group(store: Store, region: str, group: str) -> tuple[str, ...]:

@@ -237,13 +237,13 @@ def chosen(scopes: Iterable[Scope], topics: Mapping[str, Topic]) -> list[TopicPa
 
     :raises UsageError: when there is no such topic or partition.
     """
-    found: set[TopicPartition] = set()
+    selected: set[TopicPartition] = set()
     for scope in scopes:
         if scope.topic not in topics:
             raise UsageError(f"there is no topic {scope.topic}")
         numbers = topics[scope.topic].partitions if scope.partitions is None else scope.partitions
-        found |= {TopicPartition(scope.topic, number) for number in numbers}
-    return checked(found, topics)
+        selected |= {TopicPartition(scope.topic, number) for number in numbers}
+    return checked(selected, topics)
 
 
 def checked(partitions: Collection[TopicPartition], topics: Mapping[str, Topic]) -> list[TopicPartition]:

@@ -69,20 +69,20 @@ def read_segments(reading: Reading, paths: GroupPaths, known: Sequence[ListedSeg
     for batch in in_chunks(new, READ_AT_ONCE):
         read += _read(reading, paths, batch)
     collected = 0 if len(read) == len(new) else read_record(reading, paths).collected
-    found = [*(before[name] for name in names if name in before), *read]
-    return sorted(item for item in found if item.czxid > collected)
+    segments = [*(before[name] for name in names if name in before), *read]
+    return sorted(item for item in segments if item.czxid > collected)
 
 
 def newest_segments(reading: Reading, paths: GroupPaths, after: int, most: int) -> list[ListedSegment]:
     """The newest segments sealed after czxid `after`, at most `most`. Few of the others are read."""
     names = _names(reading, paths)[-most:]
-    found: list[ListedSegment] = []
+    newest: list[ListedSegment] = []
     for end in range(len(names), 0, -READ_AT_ONCE):
         read = _read(reading, paths, names[max(0, end - READ_AT_ONCE) : end])
-        found += [item for item in read if item.czxid > after]
+        newest += [item for item in read if item.czxid > after]
         if any(item.czxid <= after for item in read):
             break
-    return sorted(found)
+    return sorted(newest)
 
 
 def _names(reading: Reading, paths: GroupPaths) -> list[str]:
@@ -92,12 +92,12 @@ def _names(reading: Reading, paths: GroupPaths) -> list[str]:
 
 def _read(reading: Reading, paths: GroupPaths, names: Sequence[str]) -> list[ListedSegment]:
     """Those that exist."""
-    found = []
+    segments = []
     own = Reading(reading.store)  # their problems are findings
     for name, path, node in existing_nodes(own.store, names, paths.segment):
         segment = own.record(path, node, Segment.parse)
-        found.append(ListedSegment(node.stat.czxid, name, node.stat.ctime_ms, segment, own.problems.get(path, "")))
-    return found
+        segments.append(ListedSegment(node.stat.czxid, name, node.stat.ctime_ms, segment, own.problems.get(path, "")))
+    return segments
 
 
 def read_record(reading: Reading, paths: GroupPaths) -> SegmentsRecord:
@@ -121,8 +121,8 @@ def znode_findings(listed: Sequence[ListedSegment], stands: Mapping[PartitionKey
     :param stands: the group's offsets before the segments were listed.
     """
     unreadable = [item for item in listed if item.segment is None]
-    found = [SegmentFinding(DAMAGED, "unreadable znode", item.name, "", item.problem) for item in unreadable]
-    return [*found, *_missing(listed), *_unjoined(listed, stands)]
+    findings = [SegmentFinding(DAMAGED, "unreadable znode", item.name, "", item.problem) for item in unreadable]
+    return [*findings, *_missing(listed), *_unjoined(listed, stands)]
 
 
 def file_findings(
@@ -226,10 +226,10 @@ def read_queries(reading: Reading, group: str, now_ms: int) -> list[ShownQuery]:
     paths = GroupPaths(group)
     listed = read_segments(reading, paths)
     paused = _segments_record(reading, paths, listed).paused
-    found = [_holding(one, listed, paused) for one in _read_queries(reading, paths, now_ms)]
-    if not found and (listed or paused):
-        found.append(ShownQuery(group, None, None, None, None, *_sums(listed), None, paused))
-    return found
+    queries = [_holding(one, listed, paused) for one in _read_queries(reading, paths, now_ms)]
+    if not queries and (listed or paused):
+        queries.append(ShownQuery(group, None, None, None, None, *_sums(listed), None, paused))
+    return queries
 
 
 def silent_queries(reading: Reading, group: str, now_ms: int) -> list[ShownQuery]:
@@ -248,15 +248,15 @@ def silent_queries(reading: Reading, group: str, now_ms: int) -> list[ShownQuery
 
 def _read_queries(reading: Reading, paths: GroupPaths, now_ms: int) -> list[ShownQuery]:
     """The queries, before their segments are counted."""
-    found = []
+    queries = []
     for name, path, node in existing_nodes(reading.store, reading.names(paths.queries), paths.query):
         query = reading.record(path, node, Query.parse)
         run, finished = (query.run, query.finished) if query else (None, None)
         seen_ms = node.stat.mtime_ms
         is_silent = not node.stat.ephemeral_owner and now_ms - seen_ms >= SILENT_AFTER_MS
         state = UNREADABLE if query is None else EXPIRED if query.expired_ms else SILENT if is_silent else ACTIVE
-        found.append(ShownQuery(paths.group, name, state, run, finished, 0, 0, 0, seen_ms, None))
-    return found
+        queries.append(ShownQuery(paths.group, name, state, run, finished, 0, 0, 0, seen_ms, None))
+    return queries
 
 
 def _finished(query: ShownQuery) -> int:

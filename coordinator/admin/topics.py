@@ -195,8 +195,8 @@ def planned(nodes: Mapping[str, Node], there: Mapping[str, Topic], cluster: str,
     :raises UsageError: when the znodes are another cluster's.
     """
     names = sorted({*nodes, *there})
-    found = (_change(brokers.topic(name), name, nodes.get(name), there.get(name), cluster) for name in names)
-    return [change for change in found if change is not None]
+    changes = (_change(brokers.topic(name), name, nodes.get(name), there.get(name), cluster) for name in names)
+    return [change for change in changes if change is not None]
 
 
 def sync_topics(
@@ -214,8 +214,8 @@ def sync_topics(
             f"brokers are registered in {brokers.ids}: they keep their topics in ZooKeeper themselves, "
             "so sync nothing, or give another --brokers-path"
         )
-    found = existing_nodes(store, names_below(store, brokers.topics), brokers.topic)
-    nodes = {name: node for name, _, node in found if name not in unreadable}
+    existing = existing_nodes(store, names_below(store, brokers.topics), brokers.topic)
+    nodes = {name: node for name, _, node in existing if name not in unreadable}
     changes = planned(nodes, {name: topic for name, topic in there.items() if is_name(name)}, cluster, brokers)
     if any(change.what == CREATED for change in changes):
         ensure_parents(store, brokers.topics)

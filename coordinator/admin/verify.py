@@ -42,24 +42,24 @@ def problems(group: ShownGroup, topics: Mapping[str, Topic]) -> list[Problem]:
 
     :param topics: all topics.
     """
-    found: list[Problem] = []
+    result: list[Problem] = []
     live: dict[str, _Live] = {}
     filters = filters_of(member.registration for member in group.members if member.registration is not None)
     for member in group.members:
         if member.registration is None:
             continue
         if why := not_live(member):
-            found.append(Problem(member.consumer, group.state.left_out.get(member.consumer, why)))
+            result.append(Problem(member.consumer, group.state.left_out.get(member.consumer, why)))
             continue
         try:
             live[member.consumer] = _Live(
                 member.channel or NO_CHANNEL, threads_of(member.registration, topics, filters)
             )
         except BadData as error:
-            found.append(Problem(member.consumer, str(error)))
-    found += _in_topics(group, topics, live)
-    reported = {problem.what for problem in found}
-    return found + [Problem(what, why) for what, why in sorted(group.state.left_out.items()) if what not in reported]
+            result.append(Problem(member.consumer, str(error)))
+    result += _in_topics(group, topics, live)
+    reported = {problem.what for problem in result}
+    return result + [Problem(what, why) for what, why in sorted(group.state.left_out.items()) if what not in reported]
 
 
 def unknown(group: str, unreadable: Mapping[str, str]) -> list[Problem]:

@@ -35,13 +35,13 @@ def acl() -> None:
 @cli.output_option
 def identity(output: str) -> None:
     """Print the identities of this client's credentials, as ACLs have them."""
-    found = identities_of(cli.command_access())
-    if not found:
+    identities = identities_of(cli.command_access())
+    if not identities:
         raise UsageError("there are no credentials: name a zk_auth_file in --zk-config, or set ZK_GROUP_ZK_AUTH")
     if output == cli.JSON:
-        cli.print_json(list(found))
+        cli.print_json(list(identities))
     else:
-        click.echo("\n".join(map(cli.printable, found)))
+        click.echo("\n".join(map(cli.printable, identities)))
 
 
 @acl.command("check")
@@ -52,7 +52,7 @@ def check_(zk: str, brokers: Brokers, output: str) -> int:
     """Print the policy, and every znode whose ACL deviates from it, with the effect; exits 5 when one does."""
     with cli.opened(zk) as store:
         policy, groups = admin.read_policy(store), admin.group_policies(store)
-        found = list(admin.check(store, brokers))
+        deviations = list(admin.check(store, brokers))
     if output == cli.JSON:
         cli.print_json(
             {
@@ -60,16 +60,16 @@ def check_(zk: str, brokers: Brokers, output: str) -> int:
                 "groups": {group: list(each.members) if each else [] for group, each in groups.items()},
                 "regions": {group: list(each.regions) for group, each in groups.items() if each and each.regions},
                 "deviations": cli.row_objects(
-                    DEVIATIONS, [(d.path, _texts(d.found), _texts(d.expected), d.meaning) for d in found]
+                    DEVIATIONS, [(d.path, _texts(d.found), _texts(d.expected), d.meaning) for d in deviations]
                 ),
             }
         )
     else:
         _print_policy(policy, groups)
-        if found:
-            rows = [(each.path, _sorted(each.found), _sorted(each.expected), each.meaning) for each in found]
+        if deviations:
+            rows = [(each.path, _sorted(each.found), _sorted(each.expected), each.meaning) for each in deviations]
             cli.print_rows(DEVIATIONS, rows, output)
-    return UNHEALTHY if found else 0
+    return UNHEALTHY if deviations else 0
 
 
 @acl.command("apply")

@@ -45,10 +45,10 @@ def channel() -> None:
 @printed()
 def show(reading: Reading, group: str, consumer: str | None) -> Shot:
     """Show the unacknowledged commands of GROUP, or of one CONSUMER."""
-    found = existing_group(reading, group)
-    if consumer is not None and consumer not in {member.consumer for member in found.members}:
+    shown_group = existing_group(reading, group)
+    if consumer is not None and consumer not in {member.consumer for member in shown_group.members}:
         raise UsageError(f"Consumer '{consumer}' has no channel in group '{group}'.")
-    chosen = [member for member in found.members if consumer in (None, member.consumer)]
+    chosen = [member for member in shown_group.members if consumer in (None, member.consumer)]
     return Shot(CHANNEL, [_row(sent) for member in chosen for sent in member.commands], notes_of(reading))
 
 
@@ -119,9 +119,9 @@ def _cells(event: ChannelEvent) -> tuple[str, ...]:
         event, named = replace(event, reason=None), ""  # printed when it was sent
     time = datetime.fromtimestamp(event.at_ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
     sender = (event.epoch, event.generation, event.incarnation[:8] if event.incarnation else None)
-    found = (time, event.event, event.consumer, event.command, event.option, *sender, event.took_ms)
+    cells = (time, event.event, event.consumer, event.command, event.option, *sender, event.took_ms)
     note = "; ".join(text for text in (named, event.ask, event.reason, event.note) if text)
-    return (*("-" if cell is None else cli.printable(cell) for cell in found), cli.printable(note))
+    return (*("-" if cell is None else cli.printable(cell) for cell in cells), cli.printable(note))
 
 
 def _row(sent: ShownCommand) -> tuple[object, ...]:

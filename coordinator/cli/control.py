@@ -150,8 +150,8 @@ def status(reading: Reading, check: bool, stuck_after_ms: int, brokers: Brokers)
     --stuck-after-ms, a rebalance, an unacknowledged command, a requested turn, a pause, or a region's reset.
     """
     now_ms = ThreadRuntime().wall_ms()
-    found = read_status(reading.store, brokers, now_ms if check else None)
-    return _checked(found, findings(found, now_ms, stuck_after_ms)) if check else _shown(found)
+    shown = read_status(reading.store, brokers, now_ms if check else None)
+    return _checked(shown, findings(shown, now_ms, stuck_after_ms)) if check else _shown(shown)
 
 
 def _checked(found: Status, unhealthy: list[HealthFinding]) -> Shot:

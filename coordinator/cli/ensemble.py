@@ -190,10 +190,10 @@ def kafka_start(directory: Path, port: int | None, timeout_s: float) -> None:
         raise UsageError(str(error)) from error
     embedded.started(broker, lambda: broker.wait_ready(timeout_s), broker.is_running)
     click.echo(broker.address)
-    place = dir_argument(directory)
-    click.echo(f"make a topic with: scripts/ensemble kafka topic NAME --partitions 4{place}", err=True)
+    folder = dir_argument(directory)
+    click.echo(f"make a topic with: scripts/ensemble kafka topic NAME --partitions 4{folder}", err=True)
     click.echo(f"a group reads it with: --zk {made.hosts} --log-dir kafka:", err=True)
-    click.echo(f"stop it with: scripts/ensemble kafka stop{place}", err=True)
+    click.echo(f"stop it with: scripts/ensemble kafka stop{folder}", err=True)
 
 
 @command_in(kafka, "stop")
@@ -274,8 +274,8 @@ def _record(line: bytes, separator: str | None) -> tuple[bytes | None, bytes]:
 
 
 def _broker(directory: Path) -> Broker | None:
-    place = directory.expanduser().resolve() / KAFKA
-    return Broker.load(place) if has_broker(place) else None
+    folder = directory.expanduser().resolve() / KAFKA
+    return Broker.load(folder) if has_broker(folder) else None
 
 
 def _client(directory: Path) -> TrialKafka:

@@ -97,11 +97,11 @@ def bounds_in(source: Log) -> BoundsOf:
     from consumer.logs.base import UnknownTopic
 
     def bounds_of(topic: Topic, partition: int, timestamp_ms: int | None) -> LogBounds:
-        place = (topic.name, topic.id, partition)
+        key = (topic.name, topic.id, partition)
         try:
-            latest = source.latest(*place)  # read first: later records are after it
-            at = min(latest, source.offset_for_timestamp(*place, timestamp_ms)) if timestamp_ms is not None else None
-            return source.earliest(*place), latest, at
+            latest = source.latest(*key)  # read first: later records are after it
+            at = min(latest, source.offset_for_timestamp(*key, timestamp_ms)) if timestamp_ms is not None else None
+            return source.earliest(*key), latest, at
         except UnknownTopic:
             return 0, 0, None
 
@@ -178,17 +178,17 @@ def describe(
 
         def take() -> Shot:
             reading = admin.Reading(store)
-            found = [admin.existing_group(reading, name) for name in admin.chosen_groups(reading, names, all_groups)]
+            shown = [admin.existing_group(reading, name) for name in admin.chosen_groups(reading, names, all_groups)]
             if members:
-                columns, rows = _members(found, verbose)
+                columns, rows = _members(shown, verbose)
             elif state:
-                columns, rows = _states(reading, found)
+                columns, rows = _states(reading, shown)
             else:
-                topics = admin.topics_of(reading, brokers, found)
-                found = [group.within(topics) for group in found]
-                ends = _log_ends(log, found, topics)
-                columns, rows = OFFSETS, [row for group in found for row in _offset_rows(group, ends)]
-            messages = [message for group in found if (message := state_message(group)) is not None]
+                topics = admin.topics_of(reading, brokers, shown)
+                shown = [group.within(topics) for group in shown]
+                ends = _log_ends(log, shown, topics)
+                columns, rows = OFFSETS, [row for group in shown for row in _offset_rows(group, ends)]
+            messages = [message for group in shown if (message := state_message(group)) is not None]
             lacks_lag = log is None and columns == OFFSETS and rows and output != cli.JSON
             return Shot(columns, rows, [*messages, *([NO_LAG] if lacks_lag else []), *notes_of(reading)])
 
@@ -203,12 +203,12 @@ def verify(reading: admin.Reading, group: str, brokers: Brokers) -> Shot:
 
     Prints one line for each problem, with the coordinator's reason for a partition that it has left out.
     """
-    found = admin.existing_group(reading, group)
+    shown = admin.existing_group(reading, group)
     topics = usable_topics(reading, brokers)
-    wrong = [*unknown(group, reading.problems), *problems(found, topics)]
+    wrong = [*unknown(group, reading.problems), *problems(shown, topics)]
     lines = [*map(cli.printable, wrong), f"Rebalance operation {'failed' if wrong else 'successful'} !"]
     document = {"group": group, "healthy": not wrong, "problems": [asdict(each) for each in wrong]}
-    notes = [*filter(None, [state_message(found)]), *notes_of(reading)]
+    notes = [*filter(None, [state_message(shown)]), *notes_of(reading)]
     code = UNHEALTHY if wrong else 0
     return Shot(notes=notes, document=document, text=lambda: click.echo("\n".join(lines)), code=code)
 
@@ -306,8 +306,8 @@ def _has(group: admin.ShownGroup, member: admin.ShownMember) -> list[TopicPartit
 
 def assignment_text(partitions: Iterable[TopicPartition]) -> str | None:
     """`topic1(0,1), topic2(2)`; None when empty."""
-    found = by_topic(partitions)
-    return ", ".join(f"{topic}({','.join(map(str, numbers))})" for topic, numbers in found.items()) or None
+    topics = by_topic(partitions)
+    return ", ".join(f"{topic}({','.join(map(str, numbers))})" for topic, numbers in topics.items()) or None
 
 
 def _states(
@@ -375,16 +375,16 @@ def _log_ends(
         TopicIdPartition(s.partition.topic, s.topic_id, s.partition.partition) for s in shown if s.topic_id is not None
     }
     begun = {(*s.partition, s.topic_id) for s in shown if s.offset}
-    found: dict[Where, int] = {}
+    ends: dict[Where, int] = {}
     for place, end in source.latest_of(sorted(places)).items():
         where = (place.topic, place.partition, place.topic_id)
         if isinstance(end, int):
-            found[where] = end
+            ends[where] = end
         elif not isinstance(end, UnknownTopic):
             cli.report(end)
         elif topics.get(place.topic) is not None and where not in begun:
-            found[where] = 0
-    return found
+            ends[where] = 0
+    return ends
 
 
 # ---- history
@@ -408,17 +408,17 @@ def history(reading: admin.Reading, group: str) -> Shot:
     plus the assignments that failed before it.
     """
     admin.checked_group(reading.store, group)
-    found = admin.read_history(reading, group)
+    rebalances = admin.read_history(reading, group)
     document = [
         {**{key: getattr(each, key) for key in HISTORY_KEYS}, "evicted": [one.to_json() for one in each.evicted]}
-        for each in found
+        for each in rebalances
     ]
     evicted = [
         (record.generation, each.member, at(each.since_ms) if each.since_ms else None, each.reason)
-        for record in found
+        for record in rebalances
         for each in record.evicted
     ]
-    rows = [_row(record) for record in found]
+    rows = [_row(record) for record in rebalances]
     return Shot(HISTORY, rows, notes_of(reading), document, lambda: print_below("Evicted", EVICTED, evicted))
 
 

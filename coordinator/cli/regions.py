@@ -33,8 +33,8 @@ def list_(reading: Reading) -> Shot:
 
     CHECKPOINT is a region's current one, 0 for its initial state; OPEN the one in progress.
     """
-    found = [admin.read_region(reading, name, newest=0) for name in reading.names(REGIONS)]
-    return Shot(LIST, [list_row(each) for each in found], notes_of(reading))
+    shown = [admin.read_region(reading, name, newest=0) for name in reading.names(REGIONS)]
+    return Shot(LIST, [list_row(each) for each in shown], notes_of(reading))
 
 
 @regions.command()
@@ -43,12 +43,12 @@ def list_(reading: Reading) -> Shot:
 @printed()
 def describe(reading: Reading, region: str) -> Shot:
     """Show the contributions to the current checkpoint of REGION."""
-    found = admin.existing_region(reading, region)
-    sequence = found.region.sequence if found.region is not None else 0
+    shown = admin.existing_region(reading, region)
+    sequence = shown.region.sequence if shown.region is not None else 0
     given = admin.read_contributions(reading, region, sequence) if sequence else {}
     rows = [(region, sequence, name, *_given(one)) for name, one in given.items()]
-    reason = found.region.reason if found.region is not None else None
-    state = f"region {region} is {found.state}" + (f": {reason}" if reason else "")
+    reason = shown.region.reason if shown.region is not None else None
+    state = f"region {region} is {shown.state}" + (f": {reason}" if reason else "")
     return Shot(MEMBERS, rows, [state, *notes_of(reading)])
 
 
@@ -58,8 +58,8 @@ def describe(reading: Reading, region: str) -> Shot:
 @printed()
 def history(reading: Reading, region: str) -> Shot:
     """Show the kept checkpoints of REGION, oldest first. MS is from begin to end."""
-    found = admin.existing_region(reading, region)
-    return Shot(HISTORY, [_history_row(region, each) for each in found.checkpoints], notes_of(reading))
+    shown = admin.existing_region(reading, region)
+    return Shot(HISTORY, [_history_row(region, each) for each in shown.checkpoints], notes_of(reading))
 
 
 def _given(one: Contribution | None) -> tuple[object, ...]:
@@ -84,9 +84,9 @@ def _history_row(region: str, shown: admin.ShownCheckpoint) -> tuple[object, ...
 @printed()
 def checkpoint(reading: Reading, region: str) -> Shot:
     """Request a checkpoint of REGION now. It begins when every member has restored its state."""
-    found = admin.existing_region(reading, region)
+    shown = admin.existing_region(reading, region)
     admin.request(reading.store, region, RegionRequest(CHECKPOINT, operator()))
-    return Shot(REQUESTED, [_requested(found, "checkpoint", None, executed=True)])
+    return Shot(REQUESTED, [_requested(shown, "checkpoint", None, executed=True)])
 
 
 def _names_one_target(sequence: int | None, to_initial: bool, **others: object) -> None:
@@ -108,20 +108,20 @@ def reset(
 
     Later checkpoints are abandoned: no reset returns to them.
     """
-    found = admin.existing_region(reading, region)
+    shown = admin.existing_region(reading, region)
     named = 0 if to_initial else sequence
-    to = admin.checked_target(found, named)
+    to = admin.checked_target(shown, named)
     if execute:
         # Unnamed, not the one just read: a checkpoint that completes meanwhile would be abandoned.
         admin.request(reading.store, region, RegionRequest(RESET, operator(), reason or "", named))
     notes = []
-    later = [each.sequence for each in found.checkpoints if each.state == COMPLETED and each.sequence > to]
+    later = [each.sequence for each in shown.checkpoints if each.state == COMPLETED and each.sequence > to]
     if named is not None and later:
         will = "are" if execute else "would be"
         notes.append(f"checkpoints after {to} {will} abandoned: {', '.join(map(str, later))}")
     if not execute:
         notes.append("nothing was reset: this was a dry run, reset with --execute")
-    return Shot(REQUESTED, [_requested(found, "reset", to, executed=execute)], notes)
+    return Shot(REQUESTED, [_requested(shown, "reset", to, executed=execute)], notes)
 
 
 @regions.command("remove-group")

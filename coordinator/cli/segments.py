@@ -117,8 +117,8 @@ def _row(item: admin.ListedSegment) -> tuple[object, ...]:
 
 
 def _ranges(segment: Segment) -> str:
-    found = [f"{part.topic}-{part.partition}:{part.first}-{part.next - 1}" for part in sorted(segment.ranges)]
-    return first_names(found, MOST_RANGES, " ")
+    ranges = [f"{part.topic}-{part.partition}:{part.first}-{part.next - 1}" for part in sorted(segment.ranges)]
+    return first_names(ranges, MOST_RANGES, " ")
 
 
 # ---- queries

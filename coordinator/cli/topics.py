@@ -206,8 +206,8 @@ def export_offsets(client: Requests, zk: str, group: str, name: str | None) -> A
 
     def export() -> list[Row]:
         with cli.opened(zk) as store:
-            found = existing_group(Reading(store), group)
-        return exported(client, name or group, found)
+            shown = existing_group(Reading(store), group)
+        return exported(client, name or group, shown)
 
     return export, export, lambda why: log.warning("offset export failed, retrying: group=%s reason=%s", group, why)
 
@@ -226,9 +226,12 @@ def exported(client: Requests, name: str, group: ShownGroup) -> list[Row]:
         )
     offsets: dict[tuple[str, int], int] = {p.partition: p.offset for p in group.partitions if p.offset is not None}
     strange = mismatches(client, group)
-    valid = {place: offset for place, offset in offsets.items() if place not in strange}
+    valid = {partition: offset for partition, offset in offsets.items() if partition not in strange}
     reasons = {**strange, **(client.commit_offsets(name, valid) if valid else {})}
-    return [(name, *place, offset, reasons.get(place, "Successful")) for place, offset in sorted(offsets.items())]
+    return [
+        (name, *partition, offset, reasons.get(partition, "Successful"))
+        for partition, offset in sorted(offsets.items())
+    ]
 
 
 def mismatches(client: Requests, group: ShownGroup) -> dict[tuple[str, int], str]:
@@ -238,17 +241,17 @@ def mismatches(client: Requests, group: ShownGroup) -> dict[tuple[str, int], str
 
     topics = {part.partition.topic for part in group.partitions if part.topic_id is not None}
     answers = client.describe(topics).results() if topics else {}
-    found: dict[tuple[str, int], str] = {}
+    reasons: dict[tuple[str, int], str] = {}
     for part in group.partitions:
         topic, number = part.partition
         try:
             if part.topic_id is None:
-                found[part.partition] = "its topic has no id"
+                reasons[part.partition] = "its topic has no id"
             elif number not in checked(topic, part.topic_id, answers[topic]).partitions:
-                found[part.partition] = "Kafka has no such partition"
+                reasons[part.partition] = "Kafka has no such partition"
         except LogError as error:
-            found[part.partition] = str(error)
-    return found
+            reasons[part.partition] = str(error)
+    return reasons
 
 
 # ---- topics sync
@@ -278,9 +281,9 @@ def sync(client: Requests, zk: str, brokers: Brokers) -> Acts:
     def logged() -> None:
         """Each change; an unchanged topic only once."""
         nonlocal left_alone
-        found = changes()
-        before, left_alone = left_alone, {change for change in found if change.what == admin.LEFT_ALONE}
-        for change in found:
+        current = changes()
+        before, left_alone = left_alone, {change for change in current if change.what == admin.LEFT_ALONE}
+        for change in current:
             if change.what != admin.LEFT_ALONE:
                 log.info(
                     "topic synced: topic=%s change=%s partitions=%s id=%s",

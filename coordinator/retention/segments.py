@@ -67,8 +67,8 @@ class SeenQueries:
         :param names: the znodes listed now, with the set's `version` and `runs`.
         :param ephemeral: those of `names` with ephemeral znodes.
         """
-        known = {*ephemeral, *(name for name, _, _ in self.runs if name not in self.ephemeral)}
-        if version - self.version > sum(1 if name in known else 2 for name, _, _ in runs - self.runs):
+        previous = {*ephemeral, *(name for name, _, _ in self.runs if name not in self.ephemeral)}
+        if version - self.version > sum(1 if name in previous else 2 for name, _, _ in runs - self.runs):
             return {}
         return {name: finished for name, finished in self.ephemeral.items() if name not in names}
 
@@ -236,13 +236,13 @@ class SegmentCollector:
         is_sweep = now - self._swept_at >= self._sweep_s
         self._swept_at = now if is_sweep else self._swept_at
         self._look(sorted(groups))
-        known = [self._groups[name] for name in sorted(self._groups)]
-        self._look_at_members(known)
+        groups_by_name = [self._groups[name] for name in sorted(self._groups)]
+        self._look_at_members(groups_by_name)
         shortest_ms = backpressure.shortest_intervals_ms(
-            {group.paths.group: group.intervals for group in known}, self._term.config.max_seals_per_s
+            {group.paths.group: group.intervals for group in groups_by_name}, self._term.config.max_seals_per_s
         )
-        listings = self._store.children_many([group.paths.queries for group in known])
-        for group, listing in zip(known, listings, strict=True):
+        listings = self._store.children_many([group.paths.queries for group in groups_by_name])
+        for group, listing in zip(groups_by_name, listings, strict=True):
             try:
                 self._list_segments(group)
                 for name, problem in group.sealed.problems.items():
@@ -262,15 +262,15 @@ class SegmentCollector:
 
     def _look(self, names: Sequence[str]) -> None:
         """The groups that have ever sealed, each with the current data of `segments`."""
-        found: dict[str, _Group] = {}
+        sealing: dict[str, _Group] = {}
         for paths, _, node in nodes_at(self._store, map(GroupPaths, names), lambda paths: paths.segments):
             if node is None or not (node.stat.cversion or node.data):
                 continue
             group = self._groups.get(paths.group) or _Group(paths, node)
             group.root = node
             self._read_record(group)
-            found[paths.group] = group
-        self._groups = found
+            sealing[paths.group] = group
+        self._groups = sealing
 
     def _read_record(self, group: _Group) -> None:
         """Parse `segments`. Of unreadable data only `collected` is kept as last read: it must never decrease, or a
@@ -292,9 +292,9 @@ class SegmentCollector:
 
     def _intervals(self, paths: GroupPaths) -> tuple[int, ...]:
         members = existing_nodes(self._store, names_below(self._store, paths.ids), paths.id)
-        found = (readable(Registration.parse, path, node) for _, path, node in members)
+        registrations = (readable(Registration.parse, path, node) for _, path, node in members)
         # A consumer with an unreadable registration is left out of the group.
-        return tuple(each.seal_interval_ms or SEAL_INTERVAL_MS for each in found if each is not None)
+        return tuple(each.seal_interval_ms or SEAL_INTERVAL_MS for each in registrations if each is not None)
 
     def _list_segments(self, group: _Group) -> None:
         """List the changes, and read new segments."""
@@ -378,19 +378,19 @@ class SegmentCollector:
 
     def _collect_some(self, group: _Group, names: Sequence[str], version: int) -> bool:
         paths = group.paths
-        found = [*existing_nodes(self._store, names, paths.segment)]
-        if not found:  # a concurrent removal
+        nodes = [*existing_nodes(self._store, names, paths.segment)]
+        if not nodes:  # a concurrent removal
             return False
-        collected = max([group.record.collected, *(node.stat.czxid for _, _, node in found)])
-        operations: list[Operation] = [Check(paths.queries, version), *(Delete(path) for _, path, _ in found)]
+        collected = max([group.record.collected, *(node.stat.czxid for _, _, node in nodes)])
+        operations: list[Operation] = [Check(paths.queries, version), *(Delete(path) for _, path, _ in nodes)]
         if not self._write(group, replace(group.record, collected=collected), operations):
             return False
         group.has_read = True
-        log.info("segments removed: group=%s segments=%d up_to=%d", paths.group, len(found), collected)
-        self._term.metrics.collected(paths.group, segments=len(found))
+        log.info("segments removed: group=%s segments=%d up_to=%d", paths.group, len(nodes), collected)
+        self._term.metrics.collected(paths.group, segments=len(nodes))
         for name in names:
             del group.sealed.known[name]
-        self._remove_files(paths, found)
+        self._remove_files(paths, nodes)
         return True
 
     def _direct(self, group: _Group, readers: Mapping[str, int], shortest_ms: int) -> None:

@@ -78,8 +78,8 @@ def appended_file(name: str, folder: int) -> int:
     with suppress(FileExistsError):
         os.close(new_file(name, folder))
     descriptor = _open(name, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, folder)
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or found.st_uid != _own_uid(folder):
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1 or status.st_uid != _own_uid(folder):
         os.close(descriptor)
         raise PermissionError(errno.EPERM, "the file is none of this process's user, or has another name too", name)
     return descriptor
@@ -192,12 +192,12 @@ def size_of(root: str | Path, parts: Sequence[str]) -> int | None:
     """The bytes of a file; None when it is missing, no file, or behind a link."""
     try:
         with opened_folder(root, parts[:-1]) as folder:
-            found = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
+            status = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
             return None
         raise
-    return found.st_size if stat.S_ISREG(found.st_mode) else None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 def unlink(root: str | Path, parts: Sequence[str]) -> None:
@@ -245,14 +245,14 @@ def files(root: str | Path, parts: Sequence[str]) -> Iterator[tuple[str, os.stat
     """
     try:
         with opened_folder(root, parts) as top:
-            for place, _, names, folder in os.fwalk(".", dir_fd=top, follow_symlinks=False):
+            for below, _, names, folder in os.fwalk(".", dir_fd=top, follow_symlinks=False):
                 for name in names:
                     try:
-                        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
                     except FileNotFoundError:
                         continue  # removed meanwhile
-                    if stat.S_ISREG(found.st_mode):
-                        yield str(Path(*parts, place, name)), found
+                    if stat.S_ISREG(status.st_mode):
+                        yield str(Path(*parts, below, name)), status
     except FileNotFoundError:
         return
 
@@ -282,10 +282,10 @@ def _set_mode(descriptor: int, mode: int, above: os.stat_result) -> None:
 
     Elsewhere a umask narrows it.
     """
-    found = os.fstat(descriptor)
-    if mode & stat.S_ISGID and os.geteuid() != ROOT and found.st_gid not in (os.getegid(), *os.getgroups()):
+    status = os.fstat(descriptor)
+    if mode & stat.S_ISGID and os.geteuid() != ROOT and status.st_gid not in (os.getegid(), *os.getgroups()):
         return  # the kernel clears the bit when a user outside the group changes the mode
-    if above.st_mode & stat.S_ISGID and stat.S_IMODE(found.st_mode) != mode:
+    if above.st_mode & stat.S_ISGID and stat.S_IMODE(status.st_mode) != mode:
         with suppress(PermissionError):  # systemd's RestrictSUIDSGID: the mode stays as the umask has narrowed it
             os.fchmod(descriptor, mode)
 
@@ -294,12 +294,12 @@ def _refuse_foreign(folder: int, name: str, above: os.stat_result) -> None:
     """
     :raises OSError: when another user could replace the files of a folder.
     """
-    found = os.fstat(folder)
-    if found.st_mode & stat.S_IWOTH:
+    status = os.fstat(folder)
+    if status.st_mode & stat.S_IWOTH:
         raise PermissionError(errno.EPERM, f"others may write folder {name}: take that from them (chmod o-w)")
-    is_of_the_group = bool(above.st_mode & stat.S_ISGID) and found.st_gid == above.st_gid
-    if found.st_uid not in (ROOT, os.geteuid()) and not is_of_the_group and found.st_uid != _own_uid(folder):
-        reason = f"folder {name} belongs to user {found.st_uid}, who could replace its files: chown it"
+    is_of_the_group = bool(above.st_mode & stat.S_ISGID) and status.st_gid == above.st_gid
+    if status.st_uid not in (ROOT, os.geteuid()) and not is_of_the_group and status.st_uid != _own_uid(folder):
+        reason = f"folder {name} belongs to user {status.st_uid}, who could replace its files: chown it"
         raise PermissionError(errno.EPERM, reason)
 
 

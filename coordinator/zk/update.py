@@ -144,8 +144,8 @@ def ensure(store: Store, paths: Iterable[str], also: Sequence[str] = ()) -> list
     :returns: the `also` znodes.
     """
     required = list(paths)
-    found = store.get_many([*required, *also])
-    for path, node in zip(required, found, strict=False):
+    nodes = store.get_many([*required, *also])
+    for path, node in zip(required, nodes, strict=False):
         if node is not None:
             continue
         try:
@@ -153,7 +153,7 @@ def ensure(store: Store, paths: Iterable[str], also: Sequence[str] = ()) -> list
         except Refused as refused:
             if refused.reason != "node-exists":
                 raise
-    return found[len(required) :]
+    return nodes[len(required) :]
 
 
 def batches(
@@ -189,7 +189,7 @@ def clear_below(store: Store, root: str, commit: Callable[[Sequence[Operation]],
     :returns: whether `root` had no descendants.
     :raises RebalanceFailed: when they have more than `DEEPEST` levels.
     """
-    found: list[str] = []
+    descendants: list[str] = []
     parents = [root]
     for _ in range(DEEPEST):
         listings = store.children_many(parents)
@@ -200,12 +200,12 @@ def clear_below(store: Store, root: str, commit: Callable[[Sequence[Operation]],
             break
         parents = sorted(names)[:most]
         # The parents of a truncated level keep other children.
-        found = parents + (found if len(parents) == len(names) else [])
+        descendants = parents + (descendants if len(parents) == len(names) else [])
     else:
         raise RebalanceFailed(f"{root} has more than {DEEPEST} levels of znodes below it: remove them by hand")
-    if not found:
+    if not descendants:
         return True
-    units: list[list[Operation]] = [[Delete(path)] for path in found[:most]]
+    units: list[list[Operation]] = [[Delete(path)] for path in descendants[:most]]
     for batch in batches(units, ROOM):
         if not commit(batch):
             break

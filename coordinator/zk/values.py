@@ -190,17 +190,17 @@ def _named_texts(name: str, value: Any) -> dict[str, str]:
     """Names and texts; TOML's nested tables of dotted names are joined again."""
     if not isinstance(value, Mapping):
         raise UsageError(f"{name} must be a table of names and values")  # the value may be a secret
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for key, inner in value.items():
         if isinstance(inner, Mapping):
-            found |= {f"{key}.{rest}": text for rest, text in _named_texts(name, inner).items()}
+            texts |= {f"{key}.{rest}": text for rest, text in _named_texts(name, inner).items()}
         elif isinstance(inner, bool):
-            found[str(key)] = str(inner).lower()
+            texts[str(key)] = str(inner).lower()
         elif isinstance(inner, str | int | float):
-            found[str(key)] = str(inner)
+            texts[str(key)] = str(inner)
         else:
             raise UsageError(f"{name}.{key} must be a text or a number")
-    return found
+    return texts
 
 
 PREFIX = "ZK_GROUP_"

@@ -80,20 +80,20 @@ class MultiRead:
     @staticmethod
     def deserialize(answer: bytes, offset: int) -> list[Node | Failure]:
         """The result for each path, in their order."""
-        found: list[Node | Failure] = []
+        results: list[Node | Failure] = []
         while True:
             kind, done, _ = _HEADER.unpack_from(answer, offset)
             offset += _HEADER.size
             if done:
-                return found
+                return results
             (number,) = _INT.unpack_from(answer, offset)
             offset += _INT.size
             if kind == _ERROR:
-                found.append(Failure(number))
+                results.append(Failure(number))
                 continue
             data = bytes(answer[offset : offset + number]) if number > 0 else b""
             offset += len(data)
-            found.append(Node(data, stat_of(_STAT.unpack_from(answer, offset))))
+            results.append(Node(data, stat_of(_STAT.unpack_from(answer, offset))))
             offset += _STAT.size
 
 
@@ -115,23 +115,23 @@ class Multi:
     @staticmethod
     def deserialize(answer: bytes, offset: int) -> list[str | Failure]:
         """For each operation the path that it created, or "", or its error code."""
-        found: list[str | Failure] = []
+        results: list[str | Failure] = []
         while True:
             kind, done, _ = _HEADER.unpack_from(answer, offset)
             offset += _HEADER.size
             if done:
-                return found
+                return results
             if kind in (_ERROR, _CREATE):
                 (number,) = _INT.unpack_from(answer, offset)
                 offset += _INT.size
                 if kind == _ERROR:
-                    found.append(Failure(number))
+                    results.append(Failure(number))
                 else:
-                    found.append(bytes(answer[offset : offset + number]).decode())
+                    results.append(bytes(answer[offset : offset + number]).decode())
                     offset += number
                 continue
             offset += _STAT.size if kind == _SET_DATA else 0
-            found.append("")
+            results.append("")
 
 
 @dataclass(frozen=True, slots=True)

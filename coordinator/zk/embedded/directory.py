@@ -243,11 +243,11 @@ def wait_until(condition: Callable[[], T | None], timeout_s: float, describe: Ca
     :raises EnsembleError: after `timeout_s`, with the text of `describe`.
     """
     deadline = time.monotonic() + timeout_s
-    while not (found := condition()):
+    while not (result := condition()):
         if time.monotonic() > deadline:
             raise EnsembleError(f"after {timeout_s:g} s {describe()}")
         time.sleep(0.02)
-    return found
+    return result
 
 
 IDENTITIES: Final = ("coordinator", "operator", "reader", "team-a", "team-b")

@@ -418,14 +418,14 @@ def java() -> str:
     :raises MissingProgram: when there is neither.
     """
     home = os.environ.get("JAVA_HOME")
-    found = shutil.which("java", path=str(Path(home) / "bin")) if home else None
-    found = found or shutil.which("java")
-    if found is None:
+    program = shutil.which("java", path=str(Path(home) / "bin")) if home else None
+    program = program or shutil.which("java")
+    if program is None:
         raise MissingProgram(
             "java is not installed: install a Java 17 runtime, or a newer one "
             "(Debian and Ubuntu: openjdk-17-jre-headless), or set JAVA_HOME"
         )
-    return found
+    return program
 
 
 def class_path(prefixes: tuple[str, ...]) -> str:
@@ -441,10 +441,10 @@ def class_path(prefixes: tuple[str, ...]) -> str:
 
 
 def _newest(directory: Path, prefix: str) -> Path:
-    found = sorted(directory.glob(f"{prefix}*.jar"))
-    if not found:
+    jars = sorted(directory.glob(f"{prefix}*.jar"))
+    if not jars:
         raise MissingProgram(f"this PySpark ships no {prefix}*.jar in {directory}: install pyspark>=4.2,<5")
-    return found[-1]
+    return jars[-1]
 
 
 def command_line(pid: int) -> str:

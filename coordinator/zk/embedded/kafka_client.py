@@ -41,8 +41,8 @@ class TrialKafka:
                 listed = self._admin.list_topics(timeout=ANSWER_S)
             except KafkaException as error:
                 raise _failure("the broker does not answer", error) from error
-            found = listed.topics.get(topic)
-            parts = found.partitions.values() if found is not None else ()
+            metadata = listed.topics.get(topic)
+            parts = metadata.partitions.values() if metadata is not None else ()
             is_settled = listed.controller_id >= 0 and all(part.leader >= 0 for part in parts)
             if is_settled or time.monotonic() > deadline:
                 return len(parts)

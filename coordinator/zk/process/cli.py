@@ -74,10 +74,10 @@ class Seconds(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """See click."""
-        found = super().convert(value, param, ctx)
-        if math.isnan(found):
+        seconds = super().convert(value, param, ctx)
+        if math.isnan(seconds):
             self.fail(f"{value} is no number.", param, ctx)
-        return found
+        return seconds
 
 
 class Cli(click.Group):
@@ -101,8 +101,8 @@ class Cli(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """See click."""
         if cmd_name in self._places:
-            found: click.Command = getattr(import_module(self._places[cmd_name]), cmd_name.replace("-", "_"))
-            return found
+            command: click.Command = getattr(import_module(self._places[cmd_name]), cmd_name.replace("-", "_"))
+            return command
         return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:

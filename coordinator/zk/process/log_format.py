@@ -60,12 +60,12 @@ def parsed(template: str) -> Template | None:
         return None
     fields, at = [], 0
     while at < len(rest):
-        found = _FIELD.match(rest, at)
-        if found is None:
+        field = _FIELD.match(rest, at)
+        if field is None:
             return None
-        key, value = found.groups()
+        key, value = field.groups()
         fields.append(Field(key, value, sum(spec != "%%" for spec in _SPEC.findall(value))))
-        at = found.end()
+        at = field.end()
     return Template(event, tuple(fields)) if fields or not colon else None
 
 

@@ -168,8 +168,8 @@ def clear_environment() -> None:
 def variables_in(message: str) -> list[str]:
     """For a message about files: its fields with a value from the environment, and their variables."""
     named = [name for name in ACCESS_HELPS if re.search(rf"\b{name}\b", message)]
-    found = {name: os.environ.get(_variable(name), "") for name in named if _variable(name) not in message}
-    return [f"{name} from {_variable(name)}" for name, value in found.items() if value and value in message]
+    values = {name: os.environ.get(_variable(name), "") for name in named if _variable(name) not in message}
+    return [f"{name} from {_variable(name)}" for name, value in values.items() if value and value in message]
 
 
 def _variable(field: str) -> str:
@@ -186,8 +186,8 @@ def identities_of(access: ZooKeeperAccess) -> tuple[str, ...]:
     :raises UsageError: as `ZooKeeperAccess.credentials`.
     """
     credentials = access_at_open(access).credentials()
-    found = [f"{SASL}:{credentials.sasl[0]}"] if credentials.sasl else []
-    return (*found, *map(digest_identity, credentials.digests))
+    identities = [f"{SASL}:{credentials.sasl[0]}"] if credentials.sasl else []
+    return (*identities, *map(digest_identity, credentials.digests))
 
 
 def digest_identity(digest: str) -> str:
@@ -232,10 +232,10 @@ def check_private(name: str, file: Path) -> None:
     :raises UsageError: when they may, or the file is missing.
     """
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError as error:
         raise UsageError(f"{name} {file} cannot be read: {error.strerror}") from error
-    _check_mode(name, file, found)
+    _check_mode(name, file, status)
 
 
 def _check_mode(name: str, file: Path, found: os.stat_result) -> None:

@@ -97,14 +97,14 @@ class AclPolicy(Record):
         """
         :raises BadData: when it is malformed.
         """
-        found = super(AclPolicy, cls).read(fields)
-        if sum(len(one) + 20 for one in found.identities) > MOST_BYTES:
+        policy = super(AclPolicy, cls).read(fields)
+        if sum(len(one) + 20 for one in policy.identities) > MOST_BYTES:
             raise BadData(
                 f"{fields.where}: the identities have over {MOST_BYTES} bytes, and 400 znodes of a multi get them all"
             )
-        if found.is_secure and not (found.coordinators and found.operators):
+        if policy.is_secure and not (policy.coordinators and policy.operators):
             raise fields.bad("acl", "open without coordinators and operators")
-        return found
+        return policy
 
     @property
     def identities(self) -> tuple[str, ...]:
@@ -126,8 +126,8 @@ def checked_identities(option: str, texts: Iterable[str]) -> tuple[str, ...]:
     :raises UsageError: when one is malformed, or there are more than `MOST_IDENTITIES`. A malformed one is not
         repeated: it may be a password.
     """
-    found = tuple(dict.fromkeys(texts))
-    for text in found:
+    identities = tuple(dict.fromkeys(texts))
+    for text in identities:
         if not is_identity(text):
             scheme, colon, _ = text.partition(":")
             what = f"of scheme {shown(scheme[:20])}" if colon else "without scheme"
@@ -135,9 +135,9 @@ def checked_identities(option: str, texts: Iterable[str]) -> tuple[str, ...]:
                 f"{option}: an identity {what} is not digest:USER:HASH, sasl:USER or "
                 "x509:SUBJECT; zk-coordinator acl identity prints those of a zk_auth_file"
             )
-    if len(found) > MOST_IDENTITIES:
-        raise UsageError(f"{option}: {len(found)} identities; the limit is {MOST_IDENTITIES}")
-    return found
+    if len(identities) > MOST_IDENTITIES:
+        raise UsageError(f"{option}: {len(identities)} identities; the limit is {MOST_IDENTITIES}")
+    return identities
 
 
 READ, WRITE, CREATE, DELETE, ADMIN = 1, 2, 4, 8, 16
@@ -364,8 +364,8 @@ class AclSource:
         if top is None:
             return self._of_member(group)
         if group:
-            found = self._read(GroupPaths(group).acl)
-            return replace(top, members=found.members, regions=found.regions) if found is not None else top
+            policy = self._read(GroupPaths(group).acl)
+            return replace(top, members=policy.members, regions=policy.regions) if policy is not None else top
         region = path.split("/")[3] if path.startswith(f"{REGIONS}/") else ""
         return self._of_region(region, top, changes) if region and top.is_secure else top
 
@@ -398,16 +398,16 @@ class AclSource:
         node = self._store.get(path, watch=self._changed)
         try:
             is_denied = node is not None and node.data == DENIED
-            found = None if is_denied else AclPolicy.parse(path, node.data) if node is not None else _OPEN
+            policy = None if is_denied else AclPolicy.parse(path, node.data) if node is not None else _OPEN
         except BadData as error:
-            found = policy_by(*self._store.get_acls([CONSUMERS, GROUPS])) if path == ACL_POLICY else None
-            if found is None:
+            policy = policy_by(*self._store.get_acls([CONSUMERS, GROUPS])) if path == ACL_POLICY else None
+            if policy is None:
                 raise NotAuthorized(f"no znode is created while the access policy cannot be read: {error}") from error
             log.warning("ignoring unreadable znode: path=%s problem=%s", path, error)
         with self._lock:
             if changes == self._changes:  # else the watch has fired: there is none any more
-                self._known[path] = found
-        return found
+                self._known[path] = policy
+        return policy
 
     def _of_region(self, region: str, top: AclPolicy, changes: int) -> AclPolicy:
         """The policy of a region's own znodes: its members are those of all groups that may be bound to it.

@@ -252,9 +252,9 @@ class OneSession(KazooClient):  # type: ignore[misc]
         return answer
 
     def _read_header_and_note(self, timeout: float) -> Any:
-        found = self._read_header_of_kazoo(timeout)
-        self._event_zxid = max(0, found[0].zxid)  # of an event, since ZooKeeper 3.9; kazoo drops it
-        return found
+        header = self._read_header_of_kazoo(timeout)
+        self._event_zxid = max(0, header[0].zxid)  # of an event, since ZooKeeper 3.9; kazoo drops it
+        return header
 
     def _read_watch_event(self, buffer: Any, offset: int) -> None:
         """kazoo removes watches as they fire, and finds them by the event's path only."""

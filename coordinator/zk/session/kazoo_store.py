@@ -244,10 +244,10 @@ class KazooStore(TreeStore, AclStore):
         if watch is None and len(paths) > 1:
             return self._multi_read(paths)
         answers = pipelined(lambda path: self._client.get_async(path, watch=wrapped(watch, path)), paths)
-        found = [self._node(answer) for answer in answers]
-        for index in self._appeared(paths, found, watch):
-            found[index] = self.get(paths[index], watch)
-        return found
+        nodes = [self._node(answer) for answer in answers]
+        for index in self._appeared(paths, nodes, watch):
+            nodes[index] = self.get(paths[index], watch)
+        return nodes
 
     def _multi_read(self, paths: Sequence[str]) -> list[Node | None]:
         absolute = [f"{self._client.chroot}{path}" for path in paths]
@@ -268,10 +268,10 @@ class KazooStore(TreeStore, AclStore):
         answers = pipelined(
             lambda path: self._client.get_children_async(path, watch=wrapped(watch, path), include_data=True), paths
         )
-        found = [self._listing(path, answer) for path, answer in zip(paths, answers, strict=True)]
-        for index in self._appeared(paths, found, watch):
-            found[index] = self.children(paths[index], watch)
-        return found
+        listings = [self._listing(path, answer) for path, answer in zip(paths, answers, strict=True)]
+        for index in self._appeared(paths, listings, watch):
+            listings[index] = self.children(paths[index], watch)
+        return listings
 
     def watch_tree(self, path: str, on_event: TreeWatch) -> None:
         try:
@@ -437,8 +437,8 @@ def _results(operations: Sequence[Operation], results: Sequence[str | Failure]) 
 
 def _reason(code: int) -> str:
     """ZooKeeper's name of an error; newer servers have codes that kazoo does not know."""
-    known = kz.EXCEPTIONS.get(code)
-    return _REASONS.get(known, known.__name__) if known is not None else f"error {code}"
+    error = kz.EXCEPTIONS.get(code)
+    return _REASONS.get(error, error.__name__) if error is not None else f"error {code}"
 
 
 WRITES_DIR = "ZK_GROUP_WRITES_DIR"
@@ -507,8 +507,8 @@ def _written(operation: Operation, chroot: str) -> dict[str, Any]:
         made = {"op": "create", "path": path, "data": _text(operation.data), "ephemeral": operation.ephemeral}
         return {**made, "sequential": True} if operation.sequential else made
     if isinstance(operation, SetData):
-        known = {"version": operation.version + 1} if operation.version >= 0 else {}
-        return {"op": "set", "path": path, "data": _text(operation.data), **known}
+        version = {"version": operation.version + 1} if operation.version >= 0 else {}
+        return {"op": "set", "path": path, "data": _text(operation.data), **version}
     if isinstance(operation, Delete):
         return {"op": "delete", "path": path}
     return {"op": "check", "path": path, "version": operation.version}

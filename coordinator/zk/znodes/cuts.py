@@ -69,8 +69,8 @@ class GroupCuts:
         newest = max(self._known, default=0)  # one at a time: below it none completes any more
         unknown = [number for number in numbers if number > newest]
         nodes = existing_nodes(store, unknown, lambda number: paths.end(number, COMPLETED))
-        found = {number: Cut(number, node.stat.czxid) for number, _, node in nodes}
-        self._known = {number: cut for number, cut in (self._known | found).items() if number in set(numbers)}
+        cuts = {number: Cut(number, node.stat.czxid) for number, _, node in nodes}
+        self._known = {number: cut for number, cut in (self._known | cuts).items() if number in set(numbers)}
         return tuple(self._known[number] for number in sorted(self._known))
 
 

@@ -154,12 +154,12 @@ class Record:
     def _forms(cls) -> list[tuple[str, Form, Any]]:
         """Each field with its form and its default, in the order of JSON."""
         hints = get_type_hints(cls, include_extras=True)
-        found = []
+        forms = []
         for field in dataclasses.fields(cls):  # type: ignore[arg-type]
             if (form := getattr(hints[field.name], "__metadata__", (None,))[0]) is not None:
                 default = None if field.default is dataclasses.MISSING else field.default
                 if field.default_factory is not dataclasses.MISSING:
                     default = field.default_factory()
-                found.append((field.name, form.named(form.key or field.name), default))
-        keys = [*cls.FIRST, *(form.key for _, form, _ in found)]
-        return sorted(found, key=lambda each: keys.index(each[1].key))
+                forms.append((field.name, form.named(form.key or field.name), default))
+        keys = [*cls.FIRST, *(form.key for _, form, _ in forms)]
+        return sorted(forms, key=lambda each: keys.index(each[1].key))

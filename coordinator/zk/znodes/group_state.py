@@ -248,13 +248,13 @@ REST = "*"
 
 def keys_of(partitions: Iterable[TopicPartition], why: str) -> dict[str, str]:
     """The entries of partitions left out for one reason."""
-    found: dict[str, str] = {}
+    entries: dict[str, str] = {}
     for topic, numbers in by_topic(partitions).items():
         if len(numbers) <= MANY:
-            found |= {f"{topic}-{number}": why for number in numbers}
+            entries |= {f"{topic}-{number}": why for number in numbers}
         else:
-            found[f"{topic}({ranges.encode(numbers)})"] = why
-    return found
+            entries[f"{topic}({ranges.encode(numbers)})"] = why
+    return entries
 
 
 def bounded(left_out: Mapping[str, str], foremost: str = "") -> dict[str, str]:
@@ -278,25 +278,25 @@ def bounded(left_out: Mapping[str, str], foremost: str = "") -> dict[str, str]:
 
 def partitions_of(left_out: Mapping[str, str]) -> dict[TopicPartition, str]:
     """The partitions that are named with ranges, each with its reason."""
-    found: dict[TopicPartition, str] = {}
+    reasons: dict[TopicPartition, str] = {}
     for key, why in left_out.items():
         topic, is_many, numbers = key.removesuffix(")").partition("(")
         if is_many and key.endswith(")") and is_name(topic):
-            if len(found) > ranges.MAX_PARTITION:
+            if len(reasons) > ranges.MAX_PARTITION:
                 break  # a few bytes can name more partitions than fit into memory
             with suppress(ValueError):
-                found |= {TopicPartition(topic, number): why for number in ranges.decode(numbers)}
-    return found
+                reasons |= {TopicPartition(topic, number): why for number in ranges.decode(numbers)}
+    return reasons
 
 
 def first_of(left_out: Mapping[str, str], why: str) -> TopicPartition | None:
     """The first partition that is left out for this reason; None without one."""
     entries = {key: reason for key, reason in left_out.items() if reason == why}
-    found = set(partitions_of(entries))
+    partitions = set(partitions_of(entries))
     for topic, _, digits in (key.rpartition("-") for key in entries):
         if is_name(topic) and ranges.is_partition(digits):
-            found.add(TopicPartition(topic, int(digits)))
-    return min(found, default=None)
+            partitions.add(TopicPartition(topic, int(digits)))
+    return min(partitions, default=None)
 
 
 CONSUMER = "consumer"

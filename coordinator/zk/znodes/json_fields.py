@@ -109,12 +109,12 @@ class Fields:
 
     def objects(self, name: str, read: Callable[[Fields], T]) -> tuple[T, ...]:
         """A list of objects, each read by `read`."""
-        found = []
+        items = []
         for index, value in enumerate(self.items(name)):
             if not isinstance(value, dict):
                 raise self.bad(name, "a list of objects")
-            found.append(read(Fields(f"{self.where}: {name}[{index}]", value)))
-        return tuple(found)
+            items.append(read(Fields(f"{self.where}: {name}[{index}]", value)))
+        return tuple(items)
 
     def inner(self, name: str, read: Callable[[Fields], T]) -> T | None:
         """An object read by `read`; None when the field is missing or null."""
@@ -122,12 +122,12 @@ class Fields:
 
     def named(self, name: str, read: Callable[[Fields], T]) -> dict[str, T]:
         """An object of objects, each read by `read`; the keys must be names."""
-        found = {}
+        items = {}
         for key, value in self.mapping(name).items():
             if not isinstance(value, dict) or not is_name(key):
                 raise self.bad(name, "an object of named objects")
-            found[key] = read(Fields(f"{self.where}: {name}.{key}", value))
-        return found
+            items[key] = read(Fields(f"{self.where}: {name}.{key}", value))
+        return items
 
     def texts(self, name: str) -> dict[str, str]:
         """An object of strings; the keys must be names."""
@@ -153,17 +153,17 @@ class Fields:
 
     def partitions(self, name: str, most: int | None = None) -> dict[str, ranges.Ranges]:
         """An object topic -> partition ranges; `most` partitions at most, None for any number."""
-        found = {}
+        topics = {}
         count = 0
         for topic, text in self.texts(name).items():
             try:
-                found[topic] = ranges.decode(text)
+                topics[topic] = ranges.decode(text)
             except ValueError as error:
                 raise self.bad(name, "an object of partition ranges such as 0-3,7") from error
-            count += len(found[topic])
+            count += len(topics[topic])
             if most is not None and count > most:
                 raise self.bad(name, f"an object of partition ranges, {most} partitions at most")
-        return found
+        return topics
 
 
 def readable(

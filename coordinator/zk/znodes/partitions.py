@@ -74,10 +74,10 @@ class PartitionRanges(Set[TopicPartition]):
         """The ranges of `partitions`."""
         if isinstance(partitions, cls):
             return partitions
-        found: dict[str, list[int]] = {}
+        topics: dict[str, list[int]] = {}
         for topic, number in partitions:
-            found.setdefault(topic, []).append(number)
-        return cls({topic: Ranges.of(numbers) for topic, numbers in found.items()})
+            topics.setdefault(topic, []).append(number)
+        return cls({topic: Ranges.of(numbers) for topic, numbers in topics.items()})
 
     def __contains__(self, partition: object) -> bool:
         if not isinstance(partition, tuple) or len(partition) != 2:
@@ -122,12 +122,12 @@ class PartitionRanges(Set[TopicPartition]):
 
 def union(sets: Iterable[PartitionSet]) -> PartitionRanges:
     """All partitions of `sets`."""
-    found: dict[str, list[Ranges]] = {}
+    topics: dict[str, list[Ranges]] = {}
     for partitions in sets:
         for topic, numbers in PartitionRanges.of(partitions).topics.items():
-            found.setdefault(topic, []).append(numbers)
+            topics.setdefault(topic, []).append(numbers)
     return PartitionRanges(
-        {topic: Ranges(chain.from_iterable(each.pairs for each in several)) for topic, several in found.items()}
+        {topic: Ranges(chain.from_iterable(each.pairs for each in several)) for topic, several in topics.items()}
     )
 
 
@@ -139,9 +139,9 @@ def united(sets: Iterable[PartitionSet]) -> PartitionSet:
 
 def partition_set(by_topic: Mapping[str, Iterable[int]]) -> PartitionSet:
     """`{"t": [0, 1]}` as a set of `TopicPartition`. Many partitions in ranges stay ranges."""
-    found = {topic: numbers for topic, numbers in by_topic.items() if isinstance(numbers, Ranges)}
-    if len(found) == len(by_topic) and sum(map(len, found.values())) > EXPANDED:
-        return PartitionRanges(found)
+    topics = {topic: numbers for topic, numbers in by_topic.items() if isinstance(numbers, Ranges)}
+    if len(topics) == len(by_topic) and sum(map(len, topics.values())) > EXPANDED:
+        return PartitionRanges(topics)
     return frozenset(TopicPartition(topic, partition) for topic, parts in by_topic.items() for partition in parts)
 
 
@@ -154,18 +154,18 @@ def topics_of(partitions: Iterable[TopicPartition]) -> list[str]:
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     """The inverse of `partition_set`; topics and partitions in order."""
-    found: dict[str, list[int]] = {}
+    topics: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
-        found.setdefault(topic, []).append(partition)
-    return found
+        topics.setdefault(topic, []).append(partition)
+    return topics
 
 
 def nested(values: Mapping[TopicPartition, Any]) -> dict[str, dict[str, Any]]:
     """Topic -> partition -> value, in order, as in records."""
-    found: dict[str, dict[str, Any]] = {}
+    topics: dict[str, dict[str, Any]] = {}
     for (topic, partition), value in sorted(values.items()):
-        found.setdefault(topic, {})[str(partition)] = value
-    return found
+        topics.setdefault(topic, {})[str(partition)] = value
+    return topics
 
 
 def range_texts(partitions: Iterable[TopicPartition]) -> dict[str, str]:
