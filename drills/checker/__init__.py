@@ -45,11 +45,11 @@ class Checker:
     def __init__(self) -> None:
         world = self.world = Replay()
         self._exclusive = Exclusive(world)
-        settled, restored = Settled(world), Restored(world)
+        restored = Restored(world)
         self.invariants: Sequence[Invariant] = (
             self._exclusive, Covering(world), Ordered(world), Deposed(world), SealedRanges(world), Acknowledged(world),
             Remains(world), Pure(world), Adopted(world), restored, CompleteCuts(world, restored),
-            settled, ChangesSeen(world), Unhindered(world), ChurnProgress(world, settled),
+            Settled(world), ChangesSeen(world), Unhindered(world), ChurnProgress(world),
             Decided(world), Resumed(world),
         )  # fmt: skip
         self._now = float("-inf")

@@ -33,7 +33,7 @@ BITES = (
     Bite("S7", "commands_of_the_dead_stay", "consumer-sigkill"),
     Bite("S8", "assignor_asks_where_it_runs", "coordinator-sigterm"),
     Bite("L1", "starts_are_late", "two-processes-one-name"),
-    Bite("L4", "rebalances_without_cause", "coordinator-sigkill"),
+    Bite("L4", "removed_commands_are_sent_again_at_once", "member-lies-acknowledges-only"),
     Bite("L2", "new_partitions_are_overlooked", "partitions-added"),
     Bite("S9", "another_share_than_the_answer", "leader-hangs-in-assign"),
     Bite("S10", "region_does_not_look_back", "region-reset-to-initial"),

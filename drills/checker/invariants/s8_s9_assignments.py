@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from coordinator.zk.znodes.group_state import AskMember, GroupState
 from coordinator.zk.znodes.paths import ask_number
@@ -14,7 +13,7 @@ from ..replay.conditions import NEVER
 from ..replay.expected_target import given_twice, notice_s
 from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
-from ..replay.znode_views import ANSWER, THE_ASK, AskView, CommandView, GroupView, StateView
+from ..replay.znode_views import ANSWER, THE_ASK, AskView, CommandView, GroupView
 from .base import Invariant
 
 SOON_S = 1.0
@@ -50,19 +49,8 @@ class Pure(Invariant):
             self.broken(why, known, event)
 
 
-@dataclass(slots=True, eq=False)
-class _Omitted:
-    """A member of an ask that the target, adopted from its answer, lacks."""
-
-    group: GroupView
-    consumer: str
-    identity: str
-    state: StateView
-    at: float
-
-
 class Adopted(Invariant):
-    """The target of a generation is one leader's whole answer to one ask, less departed members.
+    """The target of a generation is one leader's answer to one ask, less departed members.
 
     - No ask is made while another is pending: neither adopted nor failed nor answered, and its leader alive. It names a
       static member by its seat.
@@ -71,25 +59,21 @@ class Adopted(Invariant):
       changes after its answer, until a coordinator removes it.
     - Adoption: the state names an ask with an answer without an error, no ask twice and none after a later one. The
       generation is the next one; topics and shares are the answer's, no partition is assigned twice, and each member
-      has the ask's identity. Omitted members have left. The topics are the existing ones (unless a lasting fault kept
-      the coordinator from seeing them).
-    - Otherwise the target stays unchanged, except incarnations of static members, until the group is empty or under the
-      coordinator's strategies; its generation changes only where a running partition has lost its owner.
+      has the ask's identity. The topics are the existing ones (unless a lasting fault kept the coordinator from seeing
+      them).
 
     A manually edited or removed state resets all of that; manually edited asks and their children are not judged.
     """
 
     name = "S9"
-    sentence = "The target of a generation is one leader's whole answer to one ask, less departed members."
-    wants = Changed.ASK | Changed.STATE | Changed.MEMBER
+    sentence = "The target of a generation is one leader's answer to one ask, less departed members."
+    wants = Changed.ASK | Changed.STATE
 
     def __init__(self, world: Replay) -> None:
         super().__init__(world)
         self._adopted: dict[str, dict[str, Event]] = {}
         self._epochs: dict[str, tuple[int, float]] = {}
         self._generations: dict[str, float] = {}
-        self._omitted: list[_Omitted] = []
-        self._static: set[str] = set()
 
     def on_commit(self, commit: Commit) -> None:
         for change in commit.asks if not commit.by_hand else ():
@@ -97,10 +81,6 @@ class Adopted(Invariant):
                 self._judge_ask(change, commit)
             else:
                 self._judge_below(change, commit)
-        for _, _, member in commit.members:
-            registration = member.registration if member is not None else None
-            if registration is not None and registration.instance_id:
-                self._static.add(registration.incarnation)
         for written in commit.states:
             self._judge_state(written, commit)
 
@@ -190,14 +170,12 @@ class Adopted(Invariant):
         if state.client is not None and after is not None:
             name = state.client.ask
             if name and (known is None or known.client is None or known.client.ask != name):
-                self._judge_adoption(group, known, after, state, name, commit)
-            elif known is not None:
-                self._judge_kept(group, known, state, commit)
+                self._judge_adoption(group, known, state, name, commit)
         if known is None or known.generation != state.generation:
             self._generations[group.name] = commit.at
 
     def _judge_adoption(
-        self, group: GroupView, was: GroupState | None, after: StateView, state: GroupState, name: str, commit: Commit
+        self, group: GroupView, was: GroupState | None, state: GroupState, name: str, commit: Commit
     ) -> None:
         self.judged += 1
         view = group.asks.get(name)
@@ -232,11 +210,6 @@ class Adopted(Invariant):
         if odd:
             self.broken_by(commit, f"{what}, and {odd[0]} has another share than its answer gives it", view.answered)
         self._judge_topics(view, state, what, commit)
-        self._omitted += [
-            _Omitted(group, consumer, asked.identity, after, commit.at)
-            for consumer, asked in sorted(view.ask.members.items())
-            if consumer not in state.target
-        ]
 
     def _judge_share(
         self, view: AskView, asked: AskMember | None, consumer: str, state: GroupState, what: str, commit: Commit
@@ -267,41 +240,6 @@ class Adopted(Invariant):
             if conditions.undisturbed_long(changed, notice_s(self.world, changed)) and commit.at - changed > 2 * SOON_S:
                 why = f"{what} for topic {name} as it was before {moment(changed)}"
                 self.broken_by(commit, why, topic.written, view.answered)
-
-    def _judge_kept(self, group: GroupView, before: GroupState, after: GroupState, commit: Commit) -> None:
-        """The target stays until an answer is adopted."""
-        for name in sorted(before.target.keys() | after.target.keys()):
-            was, now = before.target.get(name), after.target.get(name)
-            if was is None or now is None or was.partitions != now.partitions:
-                why = f"the target of {group} changed for {name} at {commit.moment}, and no answer was adopted"
-                self.broken(why, commit.event)
-                return
-            if was.incarnation != now.incarnation and now.incarnation not in self._static:
-                why = f"the target of {group} came to be for incarnation {now.incarnation} of {name}, no static member,"
-                self.broken(f"{why} at {commit.moment}, and no answer was adopted", commit.event)
-                return
-        seen = max((view.data.generation for view in group.channels.values() if view.data is not None), default=0)
-        if after.generation == before.generation or before.generation < seen <= after.generation:
-            return  # a lost state resumes above the generation that members have seen
-        if not group.had_lost_owners(self._generations.get(group.name, NEVER)):
-            began = f"generation {after.generation} of {group} began at {commit.moment}"
-            why = f"{began}: no answer was adopted, and no partition that runs has lost its owner"
-            self.broken(why, commit.event)
-
-    # ---- omitted members
-
-    def on_tick(self, now: float) -> None:
-        if not self._omitted:
-            return
-        due = [each for each in self._omitted if now - each.at >= SOON_S]
-        self._omitted = [each for each in self._omitted if now - each.at < SOON_S]
-        for each in due:
-            group = each.group
-            is_there = group.state is each.state and group.has_identity(each.consumer, each.identity)
-            if is_there and group.hand_at < each.at:
-                why = f"the target that {group} adopted at {moment(each.at)} has nothing for {each.consumer}"
-                self.broken(f"{why}, which is a member of the ask and lives", each.state.written)
-
 
 def _assign_of(view: AskView, commands: Iterable[CommandView]) -> CommandView | None:
     """The `assign` for an ask, among commands."""

@@ -229,7 +229,6 @@ class Replay:
         for op in event["ops"]:
             if op["op"] != CHECK:
                 self._apply(commit, op["path"], op["op"], op)
-        self._note_lost_owners(commit)
         return commit
 
     def close(self, event: Event) -> Commit:
@@ -238,18 +237,7 @@ class Replay:
         self.closed[event["session"]] = event
         for path in event.get("paths", ()):
             self._apply(commit, path, DELETE, event)
-        self._note_lost_owners(commit)
         return commit
-
-    def _note_lost_owners(self, commit: Commit) -> None:
-        """What a turn that reads now counts as lost, of the channels that the commit may have changed in that."""
-        views = [*(change.view for change in commit.channels), *(view for view, _ in commit.gone)]
-        for group, partition, _, after in commit.owners:
-            if after is None:
-                views += [view for view in group.channels.values() if partition in view.running]
-        for view in views:
-            if view.has_lost_owners and view.is_settled:
-                view.group.owners_lost_at = commit.at
 
     def _apply(self, commit: Commit, path: str, verb: str, op: Event) -> None:
         route = self._routes.get(path) or self._route(path)

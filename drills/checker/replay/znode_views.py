@@ -69,21 +69,6 @@ class ChannelView:
         """Whether each partition that it runs has an owner znode."""
         return self.running.keys() <= self.group.owners.keys()
 
-    @property
-    def has_lost_owners(self) -> bool:
-        """Whether it lives, and runs partitions without owner znodes."""
-        return self.is_live and not self.has_owners
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether it has no command, and has come to the group's generation, or runs its target."""
-        state = self.group.known
-        if self.commands or self.data is None or state is None:
-            return False
-        target = state.target.get(self.consumer)
-        runs_target = target is not None and self.running.keys() == target.partitions
-        return self.data.generation == state.generation or runs_target
-
     def lives_as(self, incarnation: str) -> bool:
         """Whether it is alive in an incarnation."""
         return self.data is not None and self.data.is_live and self.data.incarnation == incarnation
@@ -232,7 +217,6 @@ class GroupView:
     :ivar seat_given_up_at: when a coordinator last gave up the seat of a departed member; minus infinity for never.
     :ivar queries_lost: those whose znode went with its session, and when, until they register again.
     :ivar readers_changed: the last event by which the set of queries changed.
-    :ivar owners_lost_at: when a settled member last ran partitions without owner znodes; minus infinity for never.
     :ivar deleted_lives: consumer -> incarnations whose channel a hand has deleted, until a channel outlives its life.
     :ivar hand_at: the last manual write to the group; `state_hand_at` likewise to its state, whose marks are then lost;
         minus infinity for never.
@@ -257,7 +241,6 @@ class GroupView:
     readers_changed: Event | None = None
     changed_at: float = float("-inf")
     seat_given_up_at: float = float("-inf")
-    owners_lost_at: float = float("-inf")
     deleted_lives: dict[str, set[str]] = field(default_factory=dict)
     hand_at: float = float("-inf")
     state_hand_at: float = float("-inf")
@@ -294,27 +277,10 @@ class GroupView:
         """Whether the leader of an ask is alive, in the incarnation that was asked."""
         return self.live(ask.leader) and self.channels[ask.leader].lives_as(ask.incarnation)
 
-    def has_identity(self, consumer: str, identity: str) -> bool:
-        """Whether the live member of the name has an ask's identity: its incarnation, or a static member's seat."""
-        is_seat = consumer in self.seats and identity == f"seat-{self.seats[consumer]:x}"
-        return self.live(consumer) and (is_seat or self.channels[consumer].lives_as(identity))
-
     def live(self, consumer: str) -> bool:
         """Whether the registered incarnation is the channel's, not ended."""
         registration, channel = self.registration(consumer), self.channels.get(consumer)
         return registration is not None and channel is not None and channel.lives_as(registration.incarnation)
-
-    @property
-    def has_lost_owners(self) -> bool:
-        """Whether a live member runs partitions without owner znodes."""
-        return any(view.has_lost_owners for view in self.channels.values())
-
-    def had_lost_owners(self, since: float) -> bool:
-        """The same, now or, of a settled member, at some moment from `since` on.
-
-        A turn has read earlier than it writes.
-        """
-        return self.owners_lost_at >= since or self.has_lost_owners
 
     @property
     def pending(self) -> Iterator[tuple[ChannelView, CommandView]]:
