@@ -31,7 +31,6 @@ BITES = (
     Bite("S5", "what_cannot_be_sealed_is_skipped", "disk-full"),
     Bite("S6", "stop_is_acknowledged_first", "consumer-sigterm"),
     Bite("S7", "commands_of_the_dead_stay", "consumer-sigkill"),
-    Bite("S8", "assignor_asks_where_it_runs", "coordinator-sigterm"),
     Bite("L1", "starts_are_late", "two-processes-one-name"),
     Bite("L4", "removed_commands_are_sent_again_at_once", "member-lies-acknowledges-only"),
     Bite("L2", "new_partitions_are_overlooked", "partitions-added"),

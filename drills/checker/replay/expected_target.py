@@ -94,17 +94,6 @@ def notice_s(world: Replay, now: float) -> float:
     return longer if world.conditions.disturbed_until > now - longer else world.bounds["notice"]
 
 
-def given_twice(state: GroupState) -> TopicPartition | None:
-    """A partition with two members, or threads, in the target; None without one."""
-    seen: set[TopicPartition] = set()
-    for share in state.target.values():
-        for partitions in share.threads.values():
-            if not seen.isdisjoint(partitions):
-                return min(seen.intersection(partitions))
-            seen |= partitions
-    return None
-
-
 def has_failed(world: Replay, group: GroupView) -> bool:
     """Whether the group's consistent region has failed: then its members run nothing until an operator resets it.
 
@@ -238,18 +227,3 @@ def runs_target(group: GroupView, state: GroupState, consumer: str) -> bool:
     if channel is None or channel.data is None or share is None or share.incarnation != channel.data.incarnation:
         return False
     return share.partitions == channel.running.keys()
-
-
-def decided(group: GroupView, state: GroupState, since: float) -> object:
-    """What a generation is for: members (static ones in any incarnation) with their shares, topics and strategy.
-
-    Static is who has a seat, or had one at `since` or later: a coordinator may have read it before it was removed.
-    None under client-side assignment (S9), or without members.
-    """
-    if state.client is not None or not state.target:
-        return None
-    static = group.seats.keys() | {name for name, at in group.seats_lost.items() if at >= since}
-    target = {
-        name: (share.threads, "" if name in static else share.incarnation) for name, share in state.target.items()
-    }
-    return target, dict(state.topics), state.strategy

@@ -412,7 +412,6 @@ class Replay:
             return
         if group.seats.pop(route.name, None) is not None:
             commit.mask |= Changed.SEAT
-            group.seats_lost[route.name] = commit.at
             commit.seats += ((group, route.name),)
         view = group.channels.get(route.name)
         has_left = view is None or (not view.is_live and view.written is not commit.event)

@@ -7,7 +7,6 @@ import time
 from dataclasses import replace
 from typing import Any
 
-import coordinator.assignors
 import coordinator.planning.asking
 import coordinator.planning.plan
 import coordinator.planning.policy
@@ -106,16 +105,6 @@ def commands_of_the_dead_stay() -> None:
         replaced(coordinator.planning.reconciliation, "_sorted_commands", leaving),
         PLANS_ARE_NOT_CHECKED,
     )
-
-
-def assignor_asks_where_it_runs() -> None:
-    """The second node deals partitions out from the other end."""
-    is_second = "node-2" in sys.orig_argv
-
-    def turned(original: Any) -> Any:
-        return lambda numbers, threads: original(numbers, threads)[:: -1 if is_second else 1]
-
-    _apply(replaced(coordinator.assignors, "_shares", turned))
 
 
 def starts_are_late() -> None:

@@ -1,8 +1,7 @@
-"""S8 and S9: purity of assignors; client-side assignment: leaders, answers, and adopted targets."""
+"""S9: client-side assignment: leaders, answers, and adopted targets."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 
 from coordinator.zk.znodes.group_state import AskMember, GroupState
@@ -10,7 +9,7 @@ from coordinator.zk.znodes.paths import ask_number
 
 from ..replay.commits import AskChange, Changed, Commit, StateChange
 from ..replay.conditions import NEVER
-from ..replay.expected_target import given_twice, notice_s
+from ..replay.expected_target import notice_s
 from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import ANSWER, THE_ASK, AskView, CommandView, GroupView
@@ -18,35 +17,6 @@ from .base import Invariant
 
 SOON_S = 1.0
 """Maximum age of a turn's reads when it writes, without delays."""
-
-
-class Pure(Invariant):
-    """Assignors are pure, deterministic, independent of input order.
-
-    The same input text (canonical: equal members and topics have equal text) gives the same target, in every group, on
-    every node, at any time.
-    """
-
-    name = "S8"
-    sentence = "Assignors are pure, deterministic, blind to input order."
-    events = ("assignment",)
-
-    def __init__(self, world: Replay) -> None:
-        super().__init__(world)
-        self._known: dict[tuple[str, str], Event] = {}
-
-    def on_assignment(self, event: Event) -> None:
-        text = event["input"]
-        if not isinstance(text, str):
-            text = json.dumps(text, sort_keys=True, default=str)
-        known = self._known.setdefault((event["strategy"], text), event)
-        self.judged += known is not event
-        if known is not event and known["target"] != event["target"]:
-            consumers = known["target"].keys() | event["target"].keys()
-            odd = min(name for name in consumers if known["target"].get(name) != event["target"].get(name))
-            why = f"strategy {event['strategy']} gave {odd} another share in group {event['group']} at"
-            why = f"{why} {moment(event['at'])} than for the same input at {moment(known['at'])}"
-            self.broken(why, known, event)
 
 
 class Adopted(Invariant):
@@ -58,9 +28,8 @@ class Adopted(Invariant):
       answer in the commit that removes that command, whose epoch is not before the state's. Nothing below an ask
       changes after its answer, until a coordinator removes it.
     - Adoption: the state names an ask with an answer without an error, no ask twice and none after a later one. The
-      generation is the next one; topics and shares are the answer's, no partition is assigned twice, and each member
-      has the ask's identity. The topics are the existing ones (unless a lasting fault kept the coordinator from seeing
-      them).
+      generation is the next one; topics and shares are the answer's, and each member has the ask's identity. The topics
+      are the existing ones (unless a lasting fault kept the coordinator from seeing them).
 
     A manually edited or removed state resets all of that; manually edited asks and their children are not judged.
     """
@@ -201,8 +170,6 @@ class Adopted(Invariant):
             self.broken_by(commit, f"{what} in generation {state.generation}, after generation {was.generation}")
         if dict(state.topics) != dict(view.answer.topics):
             self.broken_by(commit, f"{what} with other topics than its answer has", view.answered)
-        if (twice := given_twice(state)) is not None:
-            self.broken_by(commit, f"{what} and gives {twice} to two", view.answered)
         for consumer in sorted(state.target):
             self._judge_share(view, view.ask.members.get(consumer), consumer, state, what, commit)
         given = {consumer: dict(entry.threads) for consumer, entry in view.entries.items() if entry is not None}
@@ -240,6 +207,7 @@ class Adopted(Invariant):
             if conditions.undisturbed_long(changed, notice_s(self.world, changed)) and commit.at - changed > 2 * SOON_S:
                 why = f"{what} for topic {name} as it was before {moment(changed)}"
                 self.broken_by(commit, why, topic.written, view.answered)
+
 
 def _assign_of(view: AskView, commands: Iterable[CommandView]) -> CommandView | None:
     """The `assign` for an ask, among commands."""
