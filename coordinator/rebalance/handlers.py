@@ -352,7 +352,7 @@ def _bounded(text: str) -> str:
 
 
 class RecordingAssignor(Assignor):
-    """Records the input and output of one group's assignor in the history (S8)."""
+    """Records the input and output of one group's assignor in the history."""
 
     def __init__(self, assignor: Assignor, runtime: Runtime, group: str) -> None:
         self._assignor = assignor

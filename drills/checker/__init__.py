@@ -22,7 +22,7 @@ from .invariants.s3_s6_commands import Acknowledged, Ordered
 from .invariants.s4_deposed import Deposed
 from .invariants.s5_sealed_ranges import SealedRanges
 from .invariants.s7_leftovers import Remains
-from .invariants.s8_s9_assignments import Adopted, Pure
+from .invariants.s9_assignments import Adopted
 from .invariants.s10_restored import Restored
 from .invariants.s11_cuts import CompleteCuts
 from .replay.commits import Commit
@@ -45,11 +45,11 @@ class Checker:
     def __init__(self) -> None:
         world = self.world = Replay()
         self._exclusive = Exclusive(world)
-        settled, restored = Settled(world), Restored(world)
+        restored = Restored(world)
         self.invariants: Sequence[Invariant] = (
             self._exclusive, Covering(world), Ordered(world), Deposed(world), SealedRanges(world), Acknowledged(world),
-            Remains(world), Pure(world), Adopted(world), restored, CompleteCuts(world, restored),
-            settled, ChangesSeen(world), Unhindered(world), ChurnProgress(world, settled),
+            Remains(world), Adopted(world), restored, CompleteCuts(world, restored),
+            Settled(world), ChangesSeen(world), Unhindered(world), ChurnProgress(world),
             Decided(world), Resumed(world),
         )  # fmt: skip
         self._now = float("-inf")

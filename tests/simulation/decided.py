@@ -18,15 +18,15 @@ LEAST_SHARE_OF_PROFILE = 0.25
 
 _EVERYWHERE = ("S1", "S2", "S3", "S6", "S7", "L2", "L4")
 PURPOSES: Mapping[str, tuple[str, ...]] = {
-    "calm": (*_EVERYWHERE, "S5", "S8", "L1"),
-    "storm": (*_EVERYWHERE, "S4", "S5", "S8", "L1"),
-    "pauses": (*_EVERYWHERE, "S5", "S8", "L1", "L3"),
-    "scale": (*_EVERYWHERE, "S5", "S8", "L1"),
+    "calm": (*_EVERYWHERE, "S5", "L1"),
+    "storm": (*_EVERYWHERE, "S4", "S5", "L1"),
+    "pauses": (*_EVERYWHERE, "S5", "L1", "L3"),
+    "scale": (*_EVERYWHERE, "S5", "L1"),
     "led": (*_EVERYWHERE, "S5", "S9", "L5"),
-    "regional": (*_EVERYWHERE, "S8", "S10", "S11", "L1", "L6"),
-    "aimed": (*_EVERYWHERE, "S5", "S8", "L1"),
-    "sealing": (*_EVERYWHERE, "S5", "S8", "L1"),
-    "large": (*_EVERYWHERE, "S5", "S8", "L1"),
+    "regional": (*_EVERYWHERE, "S10", "S11", "L1", "L6"),
+    "aimed": (*_EVERYWHERE, "S5", "L1"),
+    "sealing": (*_EVERYWHERE, "S5", "L1"),
+    "large": (*_EVERYWHERE, "S5", "L1"),
     "watchful": (*_EVERYWHERE, "S5", "L1"),
 }
 """Profile -> what it is for. Of its runs, from so many on, in so many each of these is decided: of seeds 5000 to 5029

@@ -156,7 +156,7 @@ def test_a_third_partys_error_is_logged_with_its_traceback(caplog: pytest.LogCap
     assert isinstance(line.exc_info[1].__cause__, ValueError)
 
 
-# ---- the record of an assignment in the history (S8): every input of an assignor
+# ---- the record of an assignment in the history: every input of an assignor
 
 
 ONE = Subscriber("c1", {"t": 2}, parts("t:0"), 3, "data", "instance", {part: "c1-1" for part in parts("t:0-1")})

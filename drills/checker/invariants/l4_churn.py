@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from coordinator.zk.znodes.group_state import STABLE, GroupState
 from coordinator.zk.znodes.records import Command
 
-from ..replay.commits import HAND, Changed, Commit, StateChange
-from ..replay.conditions import FOREVER, NEVER
-from ..replay.expected_target import decided, extra_s, held, runs_target
+from ..replay.commits import HAND, Changed, Commit
+from ..replay.conditions import FOREVER
+from ..replay.expected_target import held, runs_target
 from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import ChannelView, CommandView
-from .base import Invariant, Rules
-from .l1_settles import Settled
+from .base import Invariant
 
 WITHDRAWN_FOR_S = 1.0
 """Seconds: a command may be withdrawn in one turn and replaced in the next; so short a gap ends no wait."""
@@ -23,7 +22,7 @@ REMOVED_FOR_S = 2.0
 """The same of one that the consumer has removed and not carried out: it is sent again a second later."""
 
 MOST_SENT = 4
-"""Two commands are sent at once, then one a second."""
+"""Two are sent at once, then one a second."""
 
 WITHIN_S = 2.0
 
@@ -32,7 +31,7 @@ Sent = tuple[object, ...]
 
 @dataclass(slots=True, eq=False)
 class _Wait:
-    """A consumer's wait: since when it has had commands and carried out none; without a command it ends at `until`."""
+    """Since when a consumer has had commands and carried out none; it has none, and the wait is over at `until`."""
 
     view: ChannelView
     first: Event
@@ -66,32 +65,29 @@ class ChurnProgress(Invariant):
 
     A member that has commands and carries out none for its `max_poll_interval_ms` + `notice` has been evicted (or left)
     by then, though its commands are withdrawn, or removed by itself, and replaced meanwhile; unless the group is Stable
-    and it has no command left, and runs its target with owner znodes; or it has none, and waits for others. And after
-    `calm`, past L1's deadline, no new generation begins without a change. Repeated starts and generations are judged
-    by `Repeats`.
+    and it has no command left, and runs its target with owner znodes; or it has none, and waits for others. And the
+    same start (of epoch, incarnation, generation, partitions, ask and reset) is sent four times within 2 s at most.
     """
 
     name = "L4"
     sentence = "Churn does not livelock, and does not postpone an eviction."
-    wants = Changed.SENT | Changed.GONE | Changed.NAMED | Changed.LIFE | Changed.MEMBER | Changed.STATE
+    wants = Changed.SENT | Changed.GONE | Changed.NAMED | Changed.LIFE | Changed.STATE
     needs_bounds = True
 
-    def __init__(self, world: Replay, settled: Settled) -> None:
+    def __init__(self, world: Replay) -> None:
         super().__init__(world)
-        self._settled = settled
         self._waits: dict[tuple[str, str], _Wait] = {}
         self._edited: set[tuple[str, str]] = set()
-        self._repeats = Repeats(self)
+        self._sent: dict[tuple[str, str], tuple[Sent, list[Event]]] = {}
 
     # ---- evictions
 
     def on_commit(self, commit: Commit) -> None:
-        self._repeats.on_commit(commit)
         for change in commit.channels:
             was, now, view = change.same, change.after, change.view
             key = view.group.name, view.consumer
             is_new = was is None or now is None or not now.is_live
-            # The wait begins with a remaining command, which takes several commits, or restores a state.
+            # It begins with a command that stays: it takes several commits, or restores a state.
             begins = was is not None and now is not None and was.command != now.command and now.command in view.commands
             if is_new or begins:
                 self._waits.pop(key, None)
@@ -100,6 +96,8 @@ class ChurnProgress(Invariant):
             elif is_new:
                 self._edited.discard(key)
         for view, command in commit.made:
+            if command.data is not None and command.is_start and not command.by_hand:
+                self._judge_start(view, command.data, commit)
             if view.is_live and not command.by_hand:
                 self.judged += 1
                 wait = self._waits.setdefault((view.group.name, view.consumer), _Wait(view, commit.event))
@@ -121,8 +119,6 @@ class ChurnProgress(Invariant):
                 view = group.channels[name]
                 if after is not None and not view.commands and _has_nothing_to_do(view, after):
                     self._waits.pop((group.name, name), None)
-            if self.world.conditions.calm is not None:
-                self._judge_generation(written, commit)
 
     def on_tick(self, now: float) -> None:
         if not self._waits or not self.world.bounds:
@@ -144,51 +140,7 @@ class ChurnProgress(Invariant):
                 why = f"{why}, over its max_poll_interval_ms of {limit:g} s, and was not evicted"
                 self.broken(why, view.group.members[view.consumer].written, wait.first)
 
-    # ---- generations
-
-    def _judge_generation(self, written: StateChange, commit: Commit) -> None:
-        group, before, after = written
-        if before is None or before.data is None or after is None or after.data is None:
-            return
-        if after.data.generation <= before.data.generation or commit.at <= self._settled.deadline(group):
-            return
-        changed, bounds = max(group.changed_at, group.hand_at, self.world.topics_changed_at), self.world.bounds
-        if commit.at - changed > bounds["notice"] + bounds["session_timeout"] + extra_s(self.world, group, asks=2):
-            why = f"generation {after.data.generation} of {group} begins at {commit.moment}, and nothing has changed"
-            self.broken_by(commit, f"{why} since {moment(changed)}", self.world.conditions.calm, before.written)
-
-    def undecided(self) -> tuple[str, bool] | None:
-        return ("there is no `calm` event", False) if self.world.conditions.calm is None else None
-
-
-class Repeats(Rules):
-    """The same start is sent four times within 2 s at most, and no generation has the target of the previous one.
-
-    The same start: of epoch, incarnation, generation, partitions, ask and reset. The same target: of members (static
-    ones in any incarnation), threads, topics and strategy; a generation has it only when a member has run partitions
-    without owner znodes since the one before. It is judged while neither members, topics nor a manual write have
-    changed the group since the generation before began, and not under client-side assignment (S9). Coordinators' own
-    changes are no reason for one: ended members and removed seats are missing in the target.
-    """
-
-    def __init__(self, invariant: Invariant) -> None:
-        super().__init__(invariant)
-        self._sent: dict[tuple[str, str], tuple[Sent, list[Event]]] = {}
-        self._begun: dict[str, float] = {}
-        self._changed: set[str] = set()
-
-    def on_commit(self, commit: Commit) -> None:
-        """Commands were sent, a state was written, or members have changed."""
-        if not self.world.process(commit.who).is_node:
-            self._changed |= {group.name for group, _, _ in commit.members}
-            self._changed |= {change.view.group.name for change in commit.channels if commit.mask & Changed.LIFE}
-        if commit.by_hand:
-            return
-        for view, command in commit.made:
-            if command.data is not None and command.is_start:
-                self._judge_start(view, command.data, commit)
-        for written in commit.states:
-            self._judge_generation(written, commit)
+    # ---- starts
 
     def _judge_start(self, view: ChannelView, data: Command, commit: Commit) -> None:
         start = (data.epoch, data.incarnation, data.generation, data.started, data.ask, data.region)
@@ -200,21 +152,3 @@ class Repeats(Rules):
         if len(times) > MOST_SENT:
             why = f"the same start was sent to {view} {len(times)} times from {moment(times[0]['at'])}"
             self.broken(f"{why} to {commit.moment}", *times)
-
-    def _judge_generation(self, written: StateChange, commit: Commit) -> None:
-        group, before, _ = written
-        was, now = written.was, written.now
-        if before is None or was is None or now is None or now.generation == was.generation:
-            return
-        # A turn in several commits writes the state in each: its reads are older than the last of them.
-        begun, self._begun[group.name] = self._begun.get(group.name, NEVER), commit.at
-        has_changed = group.name in self._changed
-        self._changed.discard(group.name)
-        if has_changed or now.generation != was.generation + 1 or now.client:
-            return
-        target = decided(group, now, FOREVER)
-        if target is None or target != decided(group, was, FOREVER) or now.region != was.region:
-            return
-        if not group.had_lost_owners(begun) and max(group.hand_at, self.world.topics_changed_at) < begun:
-            why = f"generation {now.generation} of {group} begins at {commit.moment} in epoch {now.epoch} with the"
-            self.broken_by(commit, f"{why} target of the generation before (epoch {was.epoch})", before.written)

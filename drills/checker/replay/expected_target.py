@@ -64,11 +64,11 @@ def _metadata(registration: Registration, protocol: str | None) -> tuple[str, li
 
 
 DEFAULT_ASSIGNMENT_S = 60.0
-"""Seconds for a leader's proposal where `bounds` lack them: the default timeout, and the longest backoff."""
+"""Seconds for an ask of a leader where `bounds` lack them: the default timeout, and the longest backoff."""
 
 
 def longest_ask_s(world: Replay) -> float:
-    """How long a leader without a proposal may delay its group: the timeout, and the backoff after it."""
+    """How long a leader without an answer may delay its group: the timeout, and the backoff after it."""
     return world.bounds.get("assignment_timeout", DEFAULT_ASSIGNMENT_S)
 
 
@@ -82,7 +82,7 @@ def hold_s(world: Replay, group: GroupView) -> float:
 
 
 def extra_s(world: Replay, group: GroupView, asks: int = 1) -> float:
-    """The addition to a group's times: for this number of assignment requests, and for a checkpoint of its region."""
+    """What is added to a group's times: for so many asks of a leader, and for a checkpoint of its region."""
     return (asks * longest_ask_s(world) if group.is_led else 0.0) + hold_s(world, group)
 
 
@@ -92,17 +92,6 @@ def notice_s(world: Replay, now: float) -> float:
         return float("inf")
     longer: float = world.bounds["notice"] + world.bounds["session_timeout"]
     return longer if world.conditions.disturbed_until > now - longer else world.bounds["notice"]
-
-
-def given_twice(state: GroupState) -> TopicPartition | None:
-    """A partition with two members, or threads, in the target; None without one."""
-    seen: set[TopicPartition] = set()
-    for share in state.target.values():
-        for partitions in share.threads.values():
-            if not seen.isdisjoint(partitions):
-                return min(seen.intersection(partitions))
-            seen |= partitions
-    return None
 
 
 def has_failed(world: Replay, group: GroupView) -> bool:
@@ -184,7 +173,7 @@ def _of_topics(world: Replay, group: GroupView, state: GroupState, live: list[st
 
 
 def left_out(world: Replay, group: GroupView, state: GroupState, topic: str) -> frozenset[int]:
-    """Partitions of a topic left unassigned by the leader, by the state; or beyond the bounds, by their ranges."""
+    """Partitions of a topic that the leader has left unassigned, by the state; or that did not fit, by their ranges."""
     by_ranges = frozenset(part.partition for part in partitions_of(state.left_out) if part.topic == topic)
     return by_ranges | _left_out_by_the_leader(world, group, state, topic)
 
@@ -201,7 +190,7 @@ def _left_out_by_the_leader(world: Replay, group: GroupView, state: GroupState, 
 
 
 def is_kept(world: Replay, group: GroupView, item: Item) -> bool:
-    """Whether an item is due to a static member away from its seat: its part is kept for a while."""
+    """Whether an item is due to a static member that has left its seat: its part is kept for a while."""
     target = group.known.target if group.known is not None else {}
     channels = group.channels
     away = [name for name in group.seats.keys() & target.keys() if name in channels and not channels[name].is_live]
@@ -228,7 +217,7 @@ _TEXTS = {
 
 
 def held(group: GroupView, state: GroupState) -> set[TopicPartition]:
-    """The partitions in `running` of the group's channels, or under an eviction hold of its state."""
+    """What a channel of the group runs, or a mark of its state covers."""
     return set().union(*(view.running for view in group.channels.values()), *(mark.partitions for mark in state.marks))
 
 
@@ -238,18 +227,3 @@ def runs_target(group: GroupView, state: GroupState, consumer: str) -> bool:
     if channel is None or channel.data is None or share is None or share.incarnation != channel.data.incarnation:
         return False
     return share.partitions == channel.running.keys()
-
-
-def decided(group: GroupView, state: GroupState, since: float) -> object:
-    """The identity of a generation: members (static ones in any incarnation) with their shares, topics and strategy.
-
-    A static member has a seat, or had one at `since` or later: a coordinator may have read it before its removal.
-    None under client-side assignment (S9), or without members.
-    """
-    if state.client is not None or not state.target:
-        return None
-    static = group.seats.keys() | {name for name, at in group.seats_lost.items() if at >= since}
-    target = {
-        name: (share.threads, "" if name in static else share.incarnation) for name, share in state.target.items()
-    }
-    return target, dict(state.topics), state.strategy

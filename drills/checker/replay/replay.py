@@ -1,4 +1,4 @@
-"""Replays a history's commits, for all znodes needed by invariants, and collects each commit's changes.
+"""Replays a history's commits, znode by znode as far as invariants need it, and collects each commit's changes.
 
 One pass, and each znode's data is parsed once at most. A commit's changes are in a `Commit`, whose `mask` selects the
 invariants to call.
@@ -78,7 +78,7 @@ _SAMPLE = GroupPaths("g")
 _BELOW = len(_SAMPLE.root) + 1
 _REGION = f"{REGIONS}/"
 _ERROR = '"error":"'
-"""Text in the data of a channel not ended by its own process."""
+"""In the data of a channel that has not ended of its process's own accord."""
 
 
 class RegionViews:
@@ -229,7 +229,6 @@ class Replay:
         for op in event["ops"]:
             if op["op"] != CHECK:
                 self._apply(commit, op["path"], op["op"], op)
-        self._note_lost_owners(commit)
         return commit
 
     def close(self, event: Event) -> Commit:
@@ -238,18 +237,7 @@ class Replay:
         self.closed[event["session"]] = event
         for path in event.get("paths", ()):
             self._apply(commit, path, DELETE, event)
-        self._note_lost_owners(commit)
         return commit
-
-    def _note_lost_owners(self, commit: Commit) -> None:
-        """Partitions lost in the view of a turn that reads now, of the channels possibly changed by the commit."""
-        views = [*(change.view for change in commit.channels), *(view for view, _ in commit.gone)]
-        for group, partition, _, after in commit.owners:
-            if after is None:
-                views += [view for view in group.channels.values() if partition in view.running]
-        for view in views:
-            if view.has_lost_owners and view.is_settled:
-                view.group.owners_lost_at = commit.at
 
     def _apply(self, commit: Commit, path: str, verb: str, op: Event) -> None:
         route = self._routes.get(path) or self._route(path)
@@ -337,7 +325,7 @@ class Replay:
         commit.channels += (ChannelChange(view, before, after),)
 
     def _is_late_end(self, commit: Commit, view: ChannelView, before: Channel | None) -> bool:
-        """Whether a coordinator ends an incarnation, after a manual deletion of its channel, in the next one's channel.
+        """Whether a coordinator ends a life whose channel a hand has deleted, in the next one's channel.
 
         It has read the first one, and its fence is the version, which begins at 0 again.
         """
@@ -394,7 +382,7 @@ class Replay:
             group.state = StateView(reading.read_state(op.get("data") or ""), commit.event, is_edited)
         if is_edited:
             group.state_hand_at = commit.at
-            for view in group.channels.values():  # the partitions under eviction holds are unknown
+            for view in group.channels.values():  # the marks' partitions are unknown
                 if not view.is_live:
                     self.fetching.suspend(group.name, view.consumer)
         commit.states += (StateChange(group, before, group.state),)
@@ -424,7 +412,6 @@ class Replay:
             return
         if group.seats.pop(route.name, None) is not None:
             commit.mask |= Changed.SEAT
-            group.seats_lost[route.name] = commit.at
             commit.seats += ((group, route.name),)
         view = group.channels.get(route.name)
         has_left = view is None or (not view.is_live and view.written is not commit.event)
@@ -539,7 +526,7 @@ def on_offset(commit: Commit, route: Route, verb: str, op: Event) -> None:
 
 
 def on_ask(commit: Commit, route: Route, verb: str, op: Event) -> None:
-    """An assignment request is created or removed."""
+    """An ask is created or removed."""
     group = route.group
     commit.mask |= Changed.ASK
     view = group.asks.get(route.name)
@@ -559,7 +546,7 @@ def on_ask(commit: Commit, route: Route, verb: str, op: Event) -> None:
 
 
 def on_answer(commit: Commit, route: Route, verb: str, op: Event) -> None:
-    """A child of an assignment request is written or removed."""
+    """A child of an ask is written or removed."""
     view = route.group.asks.get(route.parent)
     if view is None:
         return
@@ -581,7 +568,7 @@ def on_answer(commit: Commit, route: Route, verb: str, op: Event) -> None:
 
 
 def on_sync_request(commit: Commit, route: Route, verb: str, op: Event) -> None:
-    """A leader's `sync_request` is written or removed."""
+    """A leader's request for another ask is written or removed."""
     route.group.requested = None if verb == DELETE else commit.event
 
 

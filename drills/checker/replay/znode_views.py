@@ -38,7 +38,7 @@ class ChannelView:
     :ivar written: the last commit that wrote it.  :ivar since: the one that began this incarnation, or ended it.
     :ivar owner: the process that registered the incarnation.
     :ivar by_hand: whether it was written manually since the incarnation registered.
-    :ivar applied: commands named in it since its creation.  :ivar withdrawn: commands removed by a coordinator.
+    :ivar applied: commands that it has named, since its creation.  :ivar withdrawn: those that a coordinator removed.
     """
 
     group: GroupView
@@ -61,28 +61,13 @@ class ChannelView:
 
     @property
     def running(self) -> Running:
-        """Its running partitions; none when it is unreadable."""
+        """What it runs: nothing that cannot be read."""
         return self.data.running if self.data is not None else {}
 
     @property
     def has_owners(self) -> bool:
-        """Whether each of its running partitions has an owner znode."""
+        """Whether each partition that it runs has an owner znode."""
         return self.running.keys() <= self.group.owners.keys()
-
-    @property
-    def has_lost_owners(self) -> bool:
-        """Whether it lives, and runs partitions without owner znodes."""
-        return self.is_live and not self.has_owners
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether it has no command, and has come to the group's generation, or runs its target."""
-        state = self.group.known
-        if self.commands or self.data is None or state is None:
-            return False
-        target = state.target.get(self.consumer)
-        runs_target = target is not None and self.running.keys() == target.partitions
-        return self.data.generation == state.generation or runs_target
 
     def lives_as(self, incarnation: str) -> bool:
         """Whether it is alive in an incarnation."""
@@ -107,7 +92,7 @@ class CommandView:
         return self.data is not None and self.data.option == STOP_FETCHER
 
     def asks_for(self, ask: str) -> bool:
-        """Whether it is the `assign` for an assignment request."""
+        """Whether it is the `assign` for an ask."""
         return self.data is not None and self.data.option == ASSIGN and self.data.ask == ask
 
     @property
@@ -225,17 +210,15 @@ class GroupView:
     :ivar sealed: every segment ever, in the order of their czxid; `segments` the existing ones.
     :ivar begun: topic -> the topic as of the group's begin; None when that cannot be read.
     :ivar seats: static members with a seat, each with its czxid; while one is away, it keeps its part.
-    :ivar seats_lost: when each seat was last removed.
-    :ivar asks: the existing assignment requests.  :ivar newest_ask: the last one created, existing or not.
-    :ivar requested: the commit of the leader's `sync_request`, None without one.
+    :ivar asks: the existing ones.  :ivar newest_ask: the last one created, existing or not.
+    :ivar requested: the commit of the leader's request for another ask, None without one.
     :ivar changed_at: the last join, leave or change of a member.
     :ivar seat_given_up_at: when a coordinator last gave up the seat of a departed member; minus infinity for never.
-    :ivar queries_lost: queries whose znode went with its session, and when, until they register again.
+    :ivar queries_lost: those whose znode went with its session, and when, until they register again.
     :ivar readers_changed: the last event by which the set of queries changed.
-    :ivar owners_lost_at: when a settled member last ran partitions without owner znodes; minus infinity for never.
-    :ivar deleted_lives: consumer -> incarnations with a manually deleted channel, until a channel outlives its life.
-    :ivar hand_at: the last manual write to the group; `state_hand_at` likewise to its state, which loses its holds;
-            minus infinity for never.
+    :ivar deleted_lives: consumer -> incarnations whose channel a hand has deleted, until a channel outlives its life.
+    :ivar hand_at: the last manual write to the group; `state_hand_at` likewise to its state, whose marks are then lost;
+        minus infinity for never.
     """
 
     name: str
@@ -243,7 +226,6 @@ class GroupView:
     channels: dict[str, ChannelView] = field(default_factory=dict)
     members: dict[str, MemberView] = field(default_factory=dict)
     seats: dict[str, int] = field(default_factory=dict)
-    seats_lost: dict[str, float] = field(default_factory=dict)
     asks: dict[str, AskView] = field(default_factory=dict)
     newest_ask: AskView | None = None
     requested: Event | None = None
@@ -257,7 +239,6 @@ class GroupView:
     readers_changed: Event | None = None
     changed_at: float = float("-inf")
     seat_given_up_at: float = float("-inf")
-    owners_lost_at: float = float("-inf")
     deleted_lives: dict[str, set[str]] = field(default_factory=dict)
     hand_at: float = float("-inf")
     state_hand_at: float = float("-inf")
@@ -286,35 +267,18 @@ class GroupView:
         return self.known is not None and self.known.client is not None
 
     def registration(self, consumer: str) -> Registration | None:
-        """A member's registration; None without a readable one."""
+        """What a member has registered; None without a readable one."""
         member = self.members.get(consumer)
         return member.registration if member is not None else None
 
     def is_asked(self, ask: Ask) -> bool:
-        """Whether the leader of a request is alive, in the addressed incarnation."""
+        """Whether the leader of an ask is alive, in the incarnation that was asked."""
         return self.live(ask.leader) and self.channels[ask.leader].lives_as(ask.incarnation)
-
-    def has_identity(self, consumer: str, identity: str) -> bool:
-        """Whether the live member of the name has a request's identity: its incarnation, or a static member's seat."""
-        is_seat = consumer in self.seats and identity == f"seat-{self.seats[consumer]:x}"
-        return self.live(consumer) and (is_seat or self.channels[consumer].lives_as(identity))
 
     def live(self, consumer: str) -> bool:
         """Whether the registered incarnation is the channel's, not ended."""
         registration, channel = self.registration(consumer), self.channels.get(consumer)
         return registration is not None and channel is not None and channel.lives_as(registration.incarnation)
-
-    @property
-    def has_lost_owners(self) -> bool:
-        """Whether a live member runs partitions without owner znodes."""
-        return any(view.has_lost_owners for view in self.channels.values())
-
-    def had_lost_owners(self, since: float) -> bool:
-        """The same, now or, of a settled member, at some moment from `since` on.
-
-        A turn has read earlier than it writes.
-        """
-        return self.owners_lost_at >= since or self.has_lost_owners
 
     @property
     def pending(self) -> Iterator[tuple[ChannelView, CommandView]]:
@@ -334,7 +298,7 @@ class AskView:
     :ivar ask: None when it cannot be read.
     :ivar entries: consumer -> its entry; None when it cannot be read.
     :ivar answer: None without one, and when it cannot be read: then `answered` is still set.
-    :ivar gone: the commit that removed the request, None while it exists.
+    :ivar gone: the commit that removed the ask, None while it exists.
     :ivar by_hand: whether it or a child was written manually.
     :ivar is_torn: whether a coordinator has begun to remove its children.
     """
@@ -355,7 +319,7 @@ class AskView:
 
     @property
     def number(self) -> int:
-        """0 when its name is not a request's."""
+        """0 when its name is not an ask's."""
         return ask_number(self.name)
 
 
@@ -437,7 +401,7 @@ class RegionView:
         return view.offsets(group)
 
     def paused(self, group: str, consumer: str, incarnation: str) -> CheckpointView | None:
-        """The open checkpoint with an incarnation's contribution: it waits for its end."""
+        """The open checkpoint that an incarnation has contributed to: it waits for its end."""
         view = self.checkpoints.get(self.data.open) if self.data is not None and self.data.open else None
         if view is None or view.ends:
             return None

@@ -7,12 +7,12 @@ import time
 from dataclasses import replace
 from typing import Any
 
-import coordinator.assignors
 import coordinator.planning.asking
 import coordinator.planning.plan
 import coordinator.planning.policy
 import coordinator.planning.reconciliation
 import coordinator.planning.report
+import coordinator.rebalance.observation
 import coordinator.regions.plan
 from coordinator.listeners.listeners import Listeners
 from coordinator.listeners.topics import TopicListener
@@ -30,7 +30,9 @@ from tests.simulation.mutation import Patch, constant, replaced
 STARTS_LATE_S = 6.0
 SWEEPS_OVERLOOKED = 5
 LONGEST_WAIT_S = 8.5
-REBALANCED_EVERY_S = 0.5
+
+PLANS_ARE_NOT_CHECKED = replaced(Rebalancer, "_check", lambda original: lambda *given: None)
+"""What would stop a mistake of the planner before it reaches ZooKeeper."""
 
 
 def _apply(*patches: Patch) -> None:
@@ -49,7 +51,7 @@ def stable_before_it_is() -> None:
     def named_too_early(original: Any) -> Any:
         return lambda who, due, asked: STABLE if who.everybody else EMPTY
 
-    _apply(replaced(coordinator.planning.report, "_state_name", named_too_early))
+    _apply(replaced(coordinator.planning.report, "_state_name", named_too_early), PLANS_ARE_NOT_CHECKED)
 
 
 def last_commit_is_sent_again() -> None:
@@ -101,17 +103,8 @@ def commands_of_the_dead_stay() -> None:
     _apply(
         replaced(coordinator.planning.plan, "reconcile", telling),
         replaced(coordinator.planning.reconciliation, "_sorted_commands", leaving),
+        PLANS_ARE_NOT_CHECKED,
     )
-
-
-def assignor_asks_where_it_runs() -> None:
-    """The second node deals partitions out from the other end."""
-    is_second = "node-2" in sys.orig_argv
-
-    def turned(original: Any) -> Any:
-        return lambda numbers, threads: original(numbers, threads)[:: -1 if is_second else 1]
-
-    _apply(replaced(coordinator.assignors, "_shares", turned))
 
 
 def starts_are_late() -> None:
@@ -133,31 +126,9 @@ def starts_are_late() -> None:
     _apply(replaced(coordinator.planning.plan, "reconcile", late))
 
 
-def rebalances_without_cause() -> None:
-    """A group that is left alone gets a new generation all the same, again and again."""
-    last = [0.0]
-
-    def restless(original: Any) -> Any:
-        def has_lost_owners(snapshot: Any, *rest: Any) -> bool:
-            now = time.monotonic()
-            is_idle = snapshot.state.state == STABLE and now - last[0] >= REBALANCED_EVERY_S
-            if is_idle:
-                last[0] = now
-            return is_idle or original(snapshot, *rest)
-
-        return has_lost_owners
-
-    def soon_again(original: Any) -> Any:
-        def take_turn(self: Rebalancer, trigger: str, changed_s: float = 0.0) -> Any:
-            turn = original(self, trigger, changed_s)
-            return replace(turn, again_s=REBALANCED_EVERY_S) if turn.again_s is None else turn
-
-        return take_turn
-
-    _apply(
-        replaced(coordinator.planning.policy, "has_lost_owners", restless),
-        replaced(Rebalancer, "take_turn", soon_again),
-    )
+def removed_commands_are_sent_again_at_once() -> None:
+    """A command that its member has removed, and not carried out, is sent again without a pause."""
+    _apply(constant(coordinator.rebalance.observation, "PAUSE_S", 0.0))
 
 
 def region_does_not_look_back() -> None:

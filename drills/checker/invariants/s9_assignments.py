@@ -1,95 +1,48 @@
-"""S8 and S9: purity of assignors; client-side assignment: leaders, proposals, and adopted targets."""
+"""S9: client-side assignment: leaders, answers, and adopted targets."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from coordinator.zk.znodes.group_state import AskMember, GroupState
 from coordinator.zk.znodes.paths import ask_number
 
 from ..replay.commits import AskChange, Changed, Commit, StateChange
 from ..replay.conditions import NEVER
-from ..replay.expected_target import given_twice, notice_s
+from ..replay.expected_target import notice_s
 from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
-from ..replay.znode_views import ANSWER, THE_ASK, AskView, CommandView, GroupView, StateView
+from ..replay.znode_views import ANSWER, THE_ASK, AskView, CommandView, GroupView
 from .base import Invariant
 
 SOON_S = 1.0
 """Maximum age of a turn's reads when it writes, without delays."""
 
 
-class Pure(Invariant):
-    """Assignors are pure, deterministic, independent of input order.
-
-    The same input text (canonical: equal members and topics have equal text) gives the same target, in every group, on
-    every node, at any time.
-    """
-
-    name = "S8"
-    sentence = "Assignors are pure, deterministic, blind to input order."
-    events = ("assignment",)
-
-    def __init__(self, world: Replay) -> None:
-        super().__init__(world)
-        self._known: dict[tuple[str, str], Event] = {}
-
-    def on_assignment(self, event: Event) -> None:
-        text = event["input"]
-        if not isinstance(text, str):
-            text = json.dumps(text, sort_keys=True, default=str)
-        known = self._known.setdefault((event["strategy"], text), event)
-        self.judged += known is not event
-        if known is not event and known["target"] != event["target"]:
-            consumers = known["target"].keys() | event["target"].keys()
-            odd = min(name for name in consumers if known["target"].get(name) != event["target"].get(name))
-            why = f"strategy {event['strategy']} gave {odd} another share in group {event['group']} at"
-            why = f"{why} {moment(event['at'])} than for the same input at {moment(known['at'])}"
-            self.broken(why, known, event)
-
-
-@dataclass(slots=True, eq=False)
-class _Omitted:
-    """A member of an assignment request that is missing in its adopted target."""
-
-    group: GroupView
-    consumer: str
-    identity: str
-    state: StateView
-    at: float
-
-
 class Adopted(Invariant):
-    """The target of a generation is one leader's whole proposal for one assignment request, less departed members.
+    """The target of a generation is one leader's answer to one ask, less departed members.
 
-    - No request is made while another is pending: neither adopted nor failed nor answered, and its leader alive. It
-      names a static member by its seat.
-    - Znodes below a request are written by its leader, while its `assign` is in the leader's channel; `answer` in the
-      commit that removes that command, whose epoch is not before the state's. Nothing below a request changes after its
-      `answer`, until a coordinator removes it.
-    - Adoption: the state names a request with an `answer` without an error, no request twice and none after a later
-      one. The generation is the next one; topics and shares are the proposal's, no partition is assigned twice, and
-      each member has the request's identity. Omitted members have left. The topics are the existing ones (unless a
-      lasting fault kept the coordinator from seeing them).
-    - Otherwise the target stays unchanged, except incarnations of static members, until the group is empty or under the
-      coordinator's strategies; its generation changes only where a running partition has lost its owner.
+    - No ask is made while another is pending: neither adopted nor failed nor answered, and its leader alive. It names a
+      static member by its seat.
+    - Znodes below an ask are written by its leader, while the `assign` that names it is in the leader's channel; the
+      answer in the commit that removes that command, whose epoch is not before the state's. Nothing below an ask
+      changes after its answer, until a coordinator removes it.
+    - Adoption: the state names an ask with an answer without an error, no ask twice and none after a later one. The
+      generation is the next one; topics and shares are the answer's, and each member has the ask's identity. The topics
+      are the existing ones (unless a lasting fault kept the coordinator from seeing them).
 
-    A manually edited or removed state resets all of that; manually edited requests and their children are not judged.
+    A manually edited or removed state resets all of that; manually edited asks and their children are not judged.
     """
 
     name = "S9"
-    sentence = "The target of a generation is one leader's whole answer to one ask, less departed members."
-    wants = Changed.ASK | Changed.STATE | Changed.MEMBER
+    sentence = "The target of a generation is one leader's answer to one ask, less departed members."
+    wants = Changed.ASK | Changed.STATE
 
     def __init__(self, world: Replay) -> None:
         super().__init__(world)
         self._adopted: dict[str, dict[str, Event]] = {}
         self._epochs: dict[str, tuple[int, float]] = {}
         self._generations: dict[str, float] = {}
-        self._omitted: list[_Omitted] = []
-        self._static: set[str] = set()
 
     def on_commit(self, commit: Commit) -> None:
         for change in commit.asks if not commit.by_hand else ():
@@ -97,14 +50,10 @@ class Adopted(Invariant):
                 self._judge_ask(change, commit)
             else:
                 self._judge_below(change, commit)
-        for _, _, member in commit.members:
-            registration = member.registration if member is not None else None
-            if registration is not None and registration.instance_id:
-                self._static.add(registration.incarnation)
         for written in commit.states:
             self._judge_state(written, commit)
 
-    # ---- an assignment request is created
+    # ---- an ask is made
 
     def _judge_ask(self, change: AskChange, commit: Commit) -> None:
         view, previous = change.view, change.previous
@@ -126,7 +75,7 @@ class Adopted(Invariant):
                 self.broken_by(commit, why, view.group.members[name].written)
 
     def _is_out(self, group: GroupView, view: AskView, commit: Commit) -> bool:
-        """Whether a request is pending, for long enough that the writer of another one must know."""
+        """Whether an ask is pending, for long enough that the writer of another one must know."""
         seen_by = commit.at - notice_s(self.world, commit.at)
         if view.ask is None or view.by_hand or view.answered is not None or view.gone not in (None, commit.event):
             return False
@@ -144,12 +93,12 @@ class Adopted(Invariant):
         offered = leader.registration.client if leader.registration is not None else None
         return offered is not None and view.ask.protocol in offered.protocols
 
-    # ---- children of an assignment request
+    # ---- children of an ask
 
     def _judge_below(self, change: AskChange, commit: Commit) -> None:
         view = change.view
         wrote = f"{commit.who} wrote the {change.what} of {view.name} in {view.group} at {commit.moment}"
-        if self.world.process(commit.who).is_node:  # it writes nothing below a request, and removes all of it
+        if self.world.process(commit.who).is_node:  # it writes nothing below an ask, and removes all of it
             view.is_torn |= change.is_removed
             if not change.is_removed:
                 self.broken_by(commit, f"{wrote}, and is a coordinator", view.made)
@@ -190,14 +139,12 @@ class Adopted(Invariant):
         if state.client is not None and after is not None:
             name = state.client.ask
             if name and (known is None or known.client is None or known.client.ask != name):
-                self._judge_adoption(group, known, after, state, name, commit)
-            elif known is not None:
-                self._judge_kept(group, known, state, commit)
+                self._judge_adoption(group, known, state, name, commit)
         if known is None or known.generation != state.generation:
             self._generations[group.name] = commit.at
 
     def _judge_adoption(
-        self, group: GroupView, was: GroupState | None, after: StateView, state: GroupState, name: str, commit: Commit
+        self, group: GroupView, was: GroupState | None, state: GroupState, name: str, commit: Commit
     ) -> None:
         self.judged += 1
         view = group.asks.get(name)
@@ -223,8 +170,6 @@ class Adopted(Invariant):
             self.broken_by(commit, f"{what} in generation {state.generation}, after generation {was.generation}")
         if dict(state.topics) != dict(view.answer.topics):
             self.broken_by(commit, f"{what} with other topics than its answer has", view.answered)
-        if (twice := given_twice(state)) is not None:
-            self.broken_by(commit, f"{what} and gives {twice} to two", view.answered)
         for consumer in sorted(state.target):
             self._judge_share(view, view.ask.members.get(consumer), consumer, state, what, commit)
         given = {consumer: dict(entry.threads) for consumer, entry in view.entries.items() if entry is not None}
@@ -232,11 +177,6 @@ class Adopted(Invariant):
         if odd:
             self.broken_by(commit, f"{what}, and {odd[0]} has another share than its answer gives it", view.answered)
         self._judge_topics(view, state, what, commit)
-        self._omitted += [
-            _Omitted(group, consumer, asked.identity, after, commit.at)
-            for consumer, asked in sorted(view.ask.members.items())
-            if consumer not in state.target
-        ]
 
     def _judge_share(
         self, view: AskView, asked: AskMember | None, consumer: str, state: GroupState, what: str, commit: Commit
@@ -246,7 +186,7 @@ class Adopted(Invariant):
             return
         seat, channel = view.group.seats.get(consumer), view.group.channels.get(consumer)
         incarnation, is_static = state.target[consumer].incarnation, asked.identity.startswith("seat-")
-        # The turn has read this seat, not a previous one, when the target has its holder's incarnation.
+        # The turn has read this seat, and not one before it, when the target has its holder's incarnation.
         is_read = channel is not None and channel.data is not None and channel.data.incarnation == incarnation
         if is_static and seat is not None and is_read and asked.identity != f"seat-{seat:x}":
             self.broken_by(commit, f"{what} with {consumer}, whose seat is another than that of the ask", view.made)
@@ -255,7 +195,7 @@ class Adopted(Invariant):
             self.broken_by(commit, why, view.made)
 
     def _judge_topics(self, view: AskView, state: GroupState, what: str, commit: Commit) -> None:
-        """The proposal is for the existing topics, unless the coordinator may have missed the change."""
+        """The answer is for the existing topics, unless the coordinator may have missed the change."""
         answer, conditions = view.answer, self.world.conditions
         for name, topic_id in sorted(state.topics.items()):
             topic = self.world.topics.get(name)
@@ -268,41 +208,7 @@ class Adopted(Invariant):
                 why = f"{what} for topic {name} as it was before {moment(changed)}"
                 self.broken_by(commit, why, topic.written, view.answered)
 
-    def _judge_kept(self, group: GroupView, before: GroupState, after: GroupState, commit: Commit) -> None:
-        """The target stays until an adoption."""
-        for name in sorted(before.target.keys() | after.target.keys()):
-            was, now = before.target.get(name), after.target.get(name)
-            if was is None or now is None or was.partitions != now.partitions:
-                why = f"the target of {group} changed for {name} at {commit.moment}, and no answer was adopted"
-                self.broken(why, commit.event)
-                return
-            if was.incarnation != now.incarnation and now.incarnation not in self._static:
-                why = f"the target of {group} came to be for incarnation {now.incarnation} of {name}, no static member,"
-                self.broken(f"{why} at {commit.moment}, and no answer was adopted", commit.event)
-                return
-        seen = max((view.data.generation for view in group.channels.values() if view.data is not None), default=0)
-        if after.generation == before.generation or before.generation < seen <= after.generation:
-            return  # a lost state resumes above the generation that members have seen
-        if not group.had_lost_owners(self._generations.get(group.name, NEVER)):
-            began = f"generation {after.generation} of {group} began at {commit.moment}"
-            why = f"{began}: no answer was adopted, and no partition that runs has lost its owner"
-            self.broken(why, commit.event)
-
-    # ---- omitted members
-
-    def on_tick(self, now: float) -> None:
-        if not self._omitted:
-            return
-        due = [each for each in self._omitted if now - each.at >= SOON_S]
-        self._omitted = [each for each in self._omitted if now - each.at < SOON_S]
-        for each in due:
-            group = each.group
-            is_there = group.state is each.state and group.has_identity(each.consumer, each.identity)
-            if is_there and group.hand_at < each.at:
-                why = f"the target that {group} adopted at {moment(each.at)} has nothing for {each.consumer}"
-                self.broken(f"{why}, which is a member of the ask and lives", each.state.written)
-
 
 def _assign_of(view: AskView, commands: Iterable[CommandView]) -> CommandView | None:
-    """The `assign` for an assignment request, among commands."""
+    """The `assign` for an ask, among commands."""
     return next((each for each in commands if each.asks_for(view.name)), None)
