@@ -1,4 +1,4 @@
-"""Client-side assignment in a turn: whether to ask, which leader, and the effect of its answer. Pure.
+"""Client-side assignment in a turn: requests to the group's leader, and adoption of its answer. Pure.
 
 Seed 001 with one departure: no member stops before the answer is known. An ask changes nothing; generation and target
 move when an answer is adopted, and from there stops and starts are those of every rebalance.
@@ -38,16 +38,17 @@ from .target import Wanted
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """A turn's actions on asks.
+    """Changes to assignment requests decided in one turn.
 
-    :ivar assignment: the target in force: the adopted answer's, or the group's previous one.
+    :ivar assignment: the current target: the adopted answer's, or the group's previous one.
     :ivar client: the next `client` of `state`.
     :ivar is_adopted: whether an answer becomes the target in this turn.
-    :ivar made: the name and content of an ask to create.
+    :ivar made: name and content of a request to create.
     :ivar assign: the command for its leader, or the one that is sent again.
     :ivar notices: `assignment-failed` commands, each with its member.
-    :ivar unneeded: asks to remove.  :ivar superseded: those to remove once every member has a later one's command.
-    :ivar answered: the leader's request that the new ask fulfils.
+    :ivar unneeded: obsolete requests to remove.  :ivar superseded: those to remove once every member has a later one's
+        command.
+    :ivar answered: the `sync_request` that the new request answers.
     :ivar waits: why the group is not Stable; empty otherwise.
     :ivar has_failed: whether the last leader failed and no other has been asked yet.
     :ivar timers: seconds until the next timed action.
@@ -182,8 +183,8 @@ def _is_leader_alive(group: Group, ask: Ask) -> bool:
 
 
 def _wait_for_answer(group: Group, view: AskView, ask: Ask) -> Asking:
-    """The leader was asked. A command of another epoch, or one removed with it, is sent again for the same ask.
-    A command of this epoch that is gone was removed by the leader, without an answer."""
+    """Wait for the leader. A command of another epoch, or one removed with it, is sent again; a missing command of
+    this epoch was acknowledged without an answer."""
     sent = _assign_command(group, ask.leader, view.name)
     commands = group.snapshot.members.channels[ask.leader].commands
     existing = next((each.name for each in commands if each.command == sent), None)
@@ -510,13 +511,13 @@ def _sent_notices(group: Group) -> list[tuple[str, str, Command]]:
 
 
 def unread_notices(group: Group) -> frozenset[tuple[str, str]]:
-    """Those of this epoch stay, also when commands follow."""
+    """`assignment-failed` commands of this epoch: they stay, also when others follow."""
     epoch = group.snapshot.coordinator.epoch
     return frozenset((name, sent) for name, sent, command in _sent_notices(group) if command.epoch == epoch)
 
 
 def with_unneeded_asks(group: Group, found: Asking) -> Asking:
-    """Add unneeded asks: all but the adopted one, the pending one, the last failed one, and, until every member has the
+    """Add obsolete requests: all but the adopted, the pending and the last failed one, and, until every member has the
     new target, those whose entries a start may name."""
     client = found.client
     names = {client.ask, client.failed_ask} if client is not None else set()
@@ -545,7 +546,7 @@ def _readable_asks(group: Group) -> set[str]:
 
 
 def _resent_notices(group: Group) -> tuple[tuple[str, Command], ...]:
-    """Those of an earlier epoch: withdrawn with the others, and sent again."""
+    """`assignment-failed` commands of an earlier epoch: withdrawn with the others, and sent again."""
     epoch, generation = group.snapshot.coordinator.epoch, group.snapshot.state.generation
     return tuple(
         (name, replace(command, epoch=epoch, generation=generation))

@@ -1,7 +1,7 @@
 """The protocol of groups without owner znodes (a protocol type other than `consumer`): a barrier between answers. Pure.
 
-Only the channels prevent double execution: a new answer stops every member that was sent anything of an earlier one,
-and none starts before all have stopped or their lease has expired.
+Only the channels prevent double execution: a new assignment stops every member that runs an earlier one, and none
+starts before all have stopped or their lease has expired.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class BarrierProtocol(MemberProtocol):
     """All members stop before any starts."""
 
     def desired(self, now: Round, name: str) -> Command | None:
-        """A stop where an earlier answer is run, a start where none is, None where it is this one."""
+        """A stop of an earlier assignment, then a start of the current one; None where the member runs it."""
         runs = now.members.channels[name].ask
         if not now.want.ask or runs == now.want.ask:
             return None
@@ -34,12 +34,12 @@ class BarrierProtocol(MemberProtocol):
         return Step(blocked=NONE) if obstacles.reason else Step(command)
 
     def recorded(self, now: Round, starts: Commands) -> Mapping[str, Target]:
-        """The target with who was sent a start: it may run until its lease has expired."""
+        """The target with the started members: each may run until its lease has expired."""
         return _with_sent(now, starts)
 
 
 def _blocked_by(now: Round, to_stop: Sequence[str], withdrawn: Withdrawn) -> str:
-    """What keeps every start back; empty when nothing does."""
+    """Why no member may start; empty when all may."""
     if to_stop:
         return f"{min(to_stop)} has not stopped yet"
     if now.membership.marks:

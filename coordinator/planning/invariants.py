@@ -1,7 +1,7 @@
-"""What every plan must keep, spelled out from the snapshot once more: checked before anything of it is written. Pure.
+"""The invariants of a plan, derived from the snapshot a second time and checked before the commit. Pure.
 
-No function that has decided is used here: a mistake there is not repeated. Each invariant has a mutation of the product
-that it stops (`tests/unit/test_turns.py`).
+It shares no function with the planner, so that it does not repeat a mistake. Each invariant is tested by a mutation
+that violates it (`tests/unit/test_turns.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .snapshot import Snapshot
 
 
 def broken_invariants(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
-    """A sentence for each invariant that a plan breaks."""
+    """A sentence for each violated invariant."""
     for check in (_generation, _target, _commands, _one_command, _free, _holds, _stable, _barrier, _reset):
         yield from check(snapshot, plan)
 
@@ -39,7 +39,7 @@ def _target(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
 
 
 def _commands(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
-    """Each is for the live incarnation, of this epoch and generation, and names what that may have."""
+    """Each command is for a live incarnation, of this epoch and generation, with partitions that it may have."""
     order, ended = (snapshot.coordinator.epoch, plan.state.generation), {end.view.consumer for end in plan.ends}
     for name, command in (*plan.stops, *plan.starts, *plan.drains):
         channel = snapshot.members.channel_of(name)
@@ -57,7 +57,7 @@ def _commands(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
 
 
 def _one_command(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
-    """A member that gets a stop or a start has no other one."""
+    """A member has at most one outstanding stop or start."""
     withdrawn = {(name, sent.name) for name, sent in plan.withdrawn}
     moved = [name for name, _ in (*plan.stops, *plan.starts)]
     for name in moved:
@@ -72,7 +72,7 @@ def _is_move(command: Command | None) -> bool:
 
 
 def _free(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
-    """What is started newly has no other fetcher, and cannot get one by a command that is out."""
+    """A newly started partition has no other fetcher, and no other outstanding start."""
     if not plan.starts:
         return
     ended = {end.view.consumer: end.owners for end in plan.ends}
@@ -91,7 +91,7 @@ def _free(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
 
 
 def _holds(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
-    """What an evicted member runs waits for its lease, also under the next coordinator."""
+    """An evicted member's partitions are held until its lease expires, also by the next coordinator."""
     made = {(mark.consumer, mark.incarnation): mark for mark in plan.state.marks}
     for end in plan.ends:
         running = snapshot.partitions.existing(end.view.running)
@@ -106,7 +106,7 @@ def _holds(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
 
 
 def _lives(snapshot: Snapshot, mark: Mark) -> bool:
-    """Whether the eviction of a hold was planned, but never happened."""
+    """Whether the eviction of a hold was planned, but never committed."""
     member, channel = snapshot.members.registered.get(mark.consumer), snapshot.members.channel_of(mark.consumer)
     registration = member.registration if member is not None else None
     lives = {each.incarnation for each in (registration, channel) if each is not None}
@@ -127,7 +127,7 @@ def _stable(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
 
 
 def _barrier(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
-    """Where no owner znode prevents it, no member starts while another may run an earlier assignment."""
+    """Without owner znodes, no member starts while another may run an earlier assignment."""
     client, ended = plan.state.client, {end.view.consumer for end in plan.ends}
     if client is None or client.protocol_type == CONSUMER or not plan.starts:
         return

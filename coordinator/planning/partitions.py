@@ -1,7 +1,7 @@
-"""The protocol of groups of partitions: a member gives up what it cannot keep, then gets what is free. Pure.
+"""The protocol of partitions: a member revokes those that it cannot keep, then starts the free ones. Pure.
 
-The rules are those that a model of the protocol was checked with: what is revoked first, which commands are withdrawn,
-and when a partition is free to be handed on.
+The rules are those of the checked model: which partitions are revoked first, which commands are withdrawn, and when a
+partition is free.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .reconciliation import Desired, Kept, MemberProtocol, Obstacles, Round, Ste
 from .snapshot import ChannelView, SentCommand
 
 STRAGGLER_AFTER_S = 0.5
-"""From this age on, an unacknowledged command no longer holds up the rest of another member's start."""
+"""From this age on, an unacknowledged command no longer delays another member's start of free partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class PartitionProtocol(MemberProtocol):
         return None if has_heard and not target - view.running else _start(now, name, target)
 
     def accepts(self, now: Round, view: ChannelView, sent: SentCommand, desired: Command | None) -> bool:
-        """A start that names more than is running may stand."""
+        """A start of more partitions than are running may stand."""
         command, channel = sent.command, view.channel
         if command is None or channel is None:
             return False
@@ -43,7 +43,7 @@ class PartitionProtocol(MemberProtocol):
             return False
         is_stop = desired is not None and desired.option == STOP_FETCHER
         if command.option == STOP_FETCHER:
-            # For a stop applied in several multis, partitions that are already released count no more.
+            # For a stop applied in several multis, ignore partitions already released.
             return is_stop and desired is not None and _stopped(command, view) == _stopped(desired, view)
         if command.option != START_FETCHER or command.ask != now.want.ask:
             return False
@@ -61,7 +61,7 @@ class PartitionProtocol(MemberProtocol):
         return Obstacles(taken, is_patient, timers=timers)
 
     def start(self, now: Round, name: str, command: Command, obstacles: Obstacles) -> Step:
-        """All at once, or what is free when another member is late."""
+        """All partitions at once, or the free ones when another member is late."""
         running = now.members.channels[name].running
         missing = command.started - running
         blocked = missing & obstacles.taken
@@ -71,7 +71,7 @@ class PartitionProtocol(MemberProtocol):
 
 
 def has_settled(view: ChannelView, wanted: PartitionSet, generation: int, is_eager: bool) -> bool:
-    """Whether a member has nothing more to hear of this generation.
+    """Whether a member needs no further command of this generation.
 
     It has applied its command, or (unless the strategy is eager) it keeps exactly its assignment of an earlier one.
     """
@@ -82,7 +82,7 @@ def has_settled(view: ChannelView, wanted: PartitionSet, generation: int, is_eag
 
 
 def _to_revoke(now: Round, name: str, is_eager: bool) -> PartitionSet:
-    """What a member must give up before anything else: all for an eager strategy, else what it cannot keep."""
+    """The partitions to revoke first: all for an eager strategy, else those that the member cannot keep."""
     want, view = now.want, now.members.channels[name]
     channel = view.channel
     if channel is None:
@@ -90,7 +90,7 @@ def _to_revoke(now: Round, name: str, is_eager: bool) -> PartitionSet:
     if is_eager and channel.generation != now.generation:
         return view.running
     other_life = {part for part in view.running if channel.topics.get(part.topic) != want.topics.get(part.topic)}
-    # A claim makes owners only of what is new to the consumer: what has lost its owner is given up, to get one again.
+    # A claim creates owners of new partitions only: a partition without its owner znode is revoked and reassigned.
     is_new = channel.generation != now.generation
     unowned = view.running - now.partitions.owners if is_new else NONE
     moved = _to_other_threads(now, name) if is_new else NONE
@@ -99,8 +99,8 @@ def _to_revoke(now: Round, name: str, is_eager: bool) -> PartitionSet:
 
 
 def _to_other_threads(now: Round, name: str) -> PartitionSet:
-    """What a member runs in another of its threads than it shall: its owner znode names the thread, so it is stopped
-    and started as if it went to another member."""
+    """Running partitions that move to another thread: owner znodes name the thread, so these are revoked and started
+    as if they moved to another member."""
     running, on_thread = now.members.channels[name].running, now.partitions.on_thread
     return frozenset(
         part
@@ -111,7 +111,7 @@ def _to_other_threads(now: Round, name: str) -> PartitionSet:
 
 
 def _stopped(command: Command, view: ChannelView) -> PartitionSet:
-    """What a stop revokes of the partitions that its member still runs."""
+    """The running partitions that a stop revokes."""
     return command.partitions & view.running if command.partitions else view.running
 
 
@@ -124,7 +124,7 @@ def _start(now: Round, name: str, partitions: PartitionSet) -> Command:
 
 
 def _has_unheard_state(now: Round, view: ChannelView) -> bool:
-    """Whether an answer has a member state for it that it has not received: that is sent with any partitions."""
+    """Whether the assignment has a state for the member that it has not received: any start sends it."""
     has_state = now.want.target[view.consumer].has_state
     return has_state and view.channel is not None and view.channel.ask != now.want.ask
 
@@ -132,7 +132,7 @@ def _has_unheard_state(now: Round, view: ChannelView) -> bool:
 def _straggles(now: Round, desired: Desired, kept: Kept, withdrawn: Withdrawn) -> bool:
     """Whether a straggler delays the group; if so, the others start their free partitions.
 
-    Also where nothing that this turn knows of will free it: its holder cannot be read, or an owner znode is in the way.
+    Also where no pending change frees the partition: its holder cannot be read, or an owner znode is left.
     """
     late = any(sent.age_s >= STRAGGLER_AFTER_S for sent in kept.values())
     is_stopping = any(command is not None and command.option == STOP_FETCHER for command in desired.values())

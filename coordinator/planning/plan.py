@@ -1,7 +1,7 @@
 """One turn's decision, pure: from a group's snapshot to the writes.
 
-Same snapshot, same plan, for any order of the input. Who is in the group, and by which strategy, is decided in
-`membership.py`, what must stop and may start in `reconciliation.py`.
+The same snapshot gives the same plan, for any order of the input. `membership.py` decides members and strategy,
+`policy.py` the target, `reconciliation.py` the commands.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Plan:
     :ivar again_s: seconds until the next turn, None when only a change triggers one.
     :ivar forgotten: generations with history to remove.
     :ivar outstanding: consumers with an unacknowledged command afterwards.
-    :ivar asking: actions on asks of leaders.
+    :ivar asking: changes to assignment requests.
     :ivar deferred: members whose next command waits for its pace.
     """
 
@@ -62,7 +62,7 @@ class Plan:
     deferred: frozenset[str] = frozenset()
 
     def changes(self, before: GroupState) -> bool:
-        """Whether there is anything to write."""
+        """Whether the plan writes anything."""
         written = (self.ends, self.given_up, self.withdrawn, self.commands, self.rebalance, self.removed_asks)
         is_moved = self.region is not None and self.region.after != self.region.before
         is_answered = self.asking.answered is not None
@@ -77,7 +77,7 @@ class Plan:
 
     @property
     def removed_asks(self) -> tuple[AskView, ...]:
-        """Unneeded asks; those that a start may name are removed once every member has its command."""
+        """Obsolete requests; those that a start may name are removed once every member has its command."""
         is_settled = self.state.state in (STABLE, EMPTY)
         return self.asking.unneeded + (self.asking.superseded if is_settled else ())
 
@@ -103,7 +103,7 @@ def plan(
 
 
 def _round(snapshot: Snapshot, guarded: Guarded) -> Round:
-    """What the turn reconciles.
+    """The input of the turn's reconciliation.
 
     :raises RebalanceFailed: when there is no room for another generation.
     """
@@ -121,7 +121,7 @@ def _round(snapshot: Snapshot, guarded: Guarded) -> Round:
 
 
 def _written(snapshot: Snapshot, guarded: Guarded, moves: Moves, state: GroupState, trigger: str) -> Plan:
-    """The plan that comes to `state`."""
+    """The plan that writes `state`."""
     decision, members, asking = guarded.decision, guarded.members, guarded.decision.asking
     rebalance, replaced, forgotten = history_of_turn(snapshot, guarded, moves, state, trigger)
     sent = (*moves.stops, *moves.starts, *moves.drains, *((asking.assign,) if asking.assign is not None else ()))

@@ -1,6 +1,6 @@
-"""Who decides a group's target, and whether it is a new generation. Pure.
+"""Assignment policies: they decide a group's target, and whether it is a new generation. Pure.
 
-The coordinator by an installed strategy, here; or a leader among the members, in `asking.py`.
+The coordinator assigns by an installed strategy, or the group's leader assigns on request (`asking.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .target import Wanted, wanted
 
 
 class Revocation(Enum):
-    """What a new generation takes from members first."""
+    """The partitions that a new generation revokes first."""
 
     ALL = auto()
     """All partitions: an eager strategy."""
@@ -35,7 +35,7 @@ class Revocation(Enum):
 class Decision:
     """The target of a turn.
 
-    :ivar strategy: the one that it is by.
+    :ivar strategy: of the target.
     :ivar asking: the changes of assignment requests.
     """
 
@@ -90,7 +90,7 @@ class ServerAssigned:
 
 @dataclass(frozen=True, slots=True)
 class LeaderAssigned:
-    """A member assigns, when it is asked to.
+    """The group's leader assigns, on request.
 
     :ivar assignors: as of `ServerAssigned`.  :ivar trigger: the turn's.
     :ivar timeout_s: seconds that a leader has to answer.
@@ -131,13 +131,13 @@ class LeaderAssigned:
 
 
 def differs(state: GroupState, want: Wanted, members: Membership) -> bool:
-    """Whether a target needs a new generation (seed 000, `rebalance` 3.1 to 3.5); so that none has two strategies."""
+    """Whether a target needs a new generation (seed 000, `rebalance` 3.1 to 3.5); no generation has two strategies."""
     is_other = want.topics != state.topics or (bool(state.strategy) and members.agreed.strategy != state.strategy)
     return (bool(want.target) and is_other) or _by_seat(want.target, members) != _by_seat(state.target, members)
 
 
 def _by_seat(target: Mapping[str, Target], members: Membership) -> dict[str, Target]:
-    """A target by seats: a static member is the same in every incarnation, and comes back to its part."""
+    """A target by seats: each incarnation of a static member has the same partitions."""
     everybody = members.everybody
     static = {name for name, registration in everybody.items() if registration.instance_id}
     return {name: replace(one, incarnation="") if name in static else one for name, one in target.items()}

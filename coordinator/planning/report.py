@@ -1,4 +1,4 @@
-"""What a turn shows: the group's state and its reason, its history, and when the next turn is due. Decides nothing."""
+"""Reports a turn: the group's state with its reason, its history, and the delay of the next turn. Decides nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .snapshot import HistoryFacts, Snapshot
 from .target import BEYOND
 
 WAITING_LOOK_S = 1.0
-"""Polling interval for changes without a watch: an owner znode that is in the way."""
+"""Polling interval for changes without a watch: the removal of an owner znode."""
 
 ASK_ZNODES_A_TURN = 2_000
 """Znodes of assignment requests that one turn removes, so that other groups need not wait for it."""
@@ -130,7 +130,7 @@ def history_of_turn(
 
 
 def _gone(snapshot: Snapshot, members: Membership) -> list[str]:
-    """Members of the target before this turn whose incarnation there is over."""
+    """Members of the previous target whose incarnation there is over."""
     return [
         name
         for name, target in snapshot.state.target.items()
@@ -150,7 +150,7 @@ def history_of(
 ) -> Rebalance | None:
     """The record of the generation of `state`: new, or with the times known now; None to leave it.
 
-    :param gone: members of the target before this turn whose incarnation in it is over.
+    :param gone: members of the previous target whose incarnation there is over.
     :param ends: of this turn.
     """
     before, record, now_ms = snapshot.state, snapshot.history.last, snapshot.coordinator.now_ms
@@ -227,7 +227,7 @@ def replaced_of(snapshot: Snapshot, generation: int) -> Rebalance | None:
 
 
 def _evicted(state: GroupState, left: Sequence[str], ends: Sequence[End]) -> tuple[Evicted, ...]:
-    """Why members that left were evicted: in this turn, or since the last generation, by their marks."""
+    """Why members that left were evicted: in this turn, or since the last generation, by their holds."""
     found: dict[str, tuple[str, int | None]] = {}
     for mark in state.marks:
         if mark.since_ms is not None:  # others may be of members that have left

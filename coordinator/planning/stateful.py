@@ -18,7 +18,7 @@ from .snapshot import ChannelView
 
 @dataclass(frozen=True, slots=True)
 class StatefulProtocol(MemberProtocol):
-    """A member has the partitions and states of its region's cut.
+    """A reset stops every member, and starts it with the partitions and states of the cut.
 
     :ivar region: as the turn leaves it.
     :ivar cut: the group's contributions to its cut, which is checkpoint `sequence`.
@@ -29,7 +29,6 @@ class StatefulProtocol(MemberProtocol):
     sequence: int
 
     def desired(self, now: Round, name: str) -> Command | None:
-        """The one command that a member is to have now."""
         want, target, reset = now.want, now.want.target[name], self.region.reset
         if revoked := self._to_revoke(now, name):
             return now.stop(name, revoked, Order(reset))
@@ -42,7 +41,7 @@ class StatefulProtocol(MemberProtocol):
         return drain_of(now, name, self.region)
 
     def has_settled(self, now: Round) -> bool:
-        """Whether all members of the target have their state back."""
+        """Whether all members of the target have restored their state."""
         names = addressed(now)
         return (
             now.want.target.keys() <= {*names, *now.membership.away}
@@ -51,7 +50,7 @@ class StatefulProtocol(MemberProtocol):
         )
 
     def _to_revoke(self, now: Round, name: str) -> PartitionSet:
-        """All that it runs, where that is of an earlier reset, or not in its target."""
+        """All running partitions, where they are of an earlier reset, or not in the target."""
         view, want = now.members.channels[name], now.want
         topics = view.channel.topics if view.channel is not None else {}
         other_topics = any(topics.get(part.topic) != want.topics.get(part.topic) for part in view.running)
@@ -75,12 +74,12 @@ class StatefulProtocol(MemberProtocol):
         return min(now.want.target, default="") in now.membership.away and bool(self._gone(now))
 
     def _gone(self, now: Round) -> tuple[str, ...]:
-        """Contributions of members that the target does not have; what was copied in part has no state of a member."""
+        """Contributions of departed members; one that was copied in part has no member state."""
         return tuple(sorted(name for name in set(self.cut.names) - now.want.target.keys() if "~" not in name))
 
 
 def drain_of(now: Round, name: str, region: Region) -> Command | None:
-    """The command to contribute to the open checkpoint; None for a member that has, or does not run its target yet."""
+    """The command to contribute to the open checkpoint; None after that, or before it runs its target."""
     view = now.members.channels[name]
     is_waited_for = region.open and progress_of(view).drained != region.open
     if not is_waited_for or view.running != now.want.target[name].partitions:

@@ -119,7 +119,7 @@ class AskReader:
     def _entries(self, view: AskView, consumers: Sequence[str]) -> Mapping[str, MemberAnswer]:
         found: dict[str, MemberAnswer] = {}
         exist = sum(map(len, view.answer.partitions.values())) if view.answer is not None else 0
-        size, room = 0, 2 * exist  # duplicates are found by the judgement
+        size, room = 0, 2 * exist  # the verdict finds duplicates
         for batch in in_chunks(consumers, ENTRIES_AT_ONCE):
             nodes = existing_nodes(self._store, batch, partial(self._paths.member_answer, view.name))
             for consumer, path, node in nodes:

@@ -36,7 +36,7 @@ from ..zk.znodes.regions import (
 
 PERIODIC = "periodic"
 MOST_DOUBLINGS = 4
-"""The other members stand still while one does not contribute: at most this part of the time, which shrinks."""
+"""One member without a contribution stops the others until the abort: in a part of the time that shrinks to this."""
 BESIDE_BYTES = 60_000
 """Room in a multi for the region with its groups, an end, and the fence."""
 
@@ -150,7 +150,7 @@ class Cuts:
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """What is requested of a region.
+    """The requests to a region.
 
     :ivar request: None without one, and when it is unreadable.
     :ivar version: of the znode `request`, None without one.
@@ -288,7 +288,7 @@ def _no_number(region: Region) -> str:
 
 
 def _too_large(checkpoint: Checkpoint, groups: Mapping[str, GroupState]) -> str:
-    """Why a checkpoint has no place in ZooKeeper; empty when it has. A group's turn that aborts it writes it again,
+    """Why a checkpoint does not fit into ZooKeeper; empty when it does. A group's turn that aborts it writes it again,
     beside the group's state; and a start names its participants twice at most."""
     count = sum(map(len, checkpoint.participants.values()))
     size = len(checkpoint.to_bytes())
