@@ -46,8 +46,7 @@ class Asking:
     :ivar made: name and content of a request to create.
     :ivar assign: the command for its leader, or the one that is sent again.
     :ivar notices: `assignment-failed` commands, each with its member.
-    :ivar unneeded: obsolete requests to remove.  :ivar superseded: those to remove once every member has a later one's
-        command.
+    :ivar obsolete: requests to remove.  :ivar superseded: those to remove once every member has a later one's command.
     :ivar answered: the `sync_request` that the new request answers.
     :ivar waits: why the group is not Stable; empty otherwise.
     :ivar has_failed: whether the last leader failed and no other has been asked yet.
@@ -62,7 +61,7 @@ class Asking:
     made: tuple[str, Ask] | None = None
     assign: tuple[str, Command] | None = None
     notices: tuple[tuple[str, Command], ...] = ()
-    unneeded: tuple[AskView, ...] = ()
+    obsolete: tuple[AskView, ...] = ()
     superseded: tuple[AskView, ...] = ()
     answered: SyncRequestView | None = None
     waits: str = ""
@@ -138,7 +137,7 @@ def group_of(snapshot: Snapshot, membership: Membership, trigger: str, timeout_s
 
 def asking(group: Group) -> Asking:
     """Decide this turn's changes of assignment requests."""
-    return with_unneeded_asks(group, _pending_ask(group) or _new_ask(group))
+    return with_obsolete_asks(group, _pending_ask(group) or _new_ask(group))
 
 
 def postponed(group: Group, found: Asking) -> Asking:
@@ -147,7 +146,7 @@ def postponed(group: Group, found: Asking) -> Asking:
     if not found.is_adopted or view is None or view.ask is None:
         return found
     waits = f"the answer of {view.ask.leader} waits for a checkpoint of the region"
-    return with_unneeded_asks(group, replace(unchanged(group, group.before), waits=waits))
+    return with_obsolete_asks(group, replace(unchanged(group, group.before), waits=waits))
 
 
 def _ask_member(snapshot: Snapshot, consumer: str, one: Registration) -> AskMember:
@@ -516,7 +515,7 @@ def unread_notices(group: Group) -> frozenset[tuple[str, str]]:
     return frozenset((name, sent) for name, sent, command in _sent_notices(group) if command.epoch == epoch)
 
 
-def with_unneeded_asks(group: Group, found: Asking) -> Asking:
+def with_obsolete_asks(group: Group, found: Asking) -> Asking:
     """Add obsolete requests: all but the adopted, the pending and the last failed one, and, until every member has the
     new target, those whose entries a start may name."""
     client = found.client
@@ -527,11 +526,11 @@ def with_unneeded_asks(group: Group, found: Asking) -> Asking:
     adopted = ask_number(client.ask) if client is not None else 0
     readable = _readable_asks(group)
     was_adopted = [v for v in old if v.answer is not None and ask_number(v.name) < adopted and v.name in readable]
-    unneeded = tuple(view for view in old if view not in was_adopted)
+    obsolete = tuple(view for view in old if view not in was_adopted)
     answered = found.answered if client is not None else group.snapshot.requests.sync_request
     return replace(
         found,
-        unneeded=unneeded,
+        obsolete=obsolete,
         superseded=tuple(was_adopted),
         answered=answered,
         notices=(*_resent_notices(group), *found.notices),

@@ -79,7 +79,7 @@ class Plan:
     def removed_asks(self) -> tuple[AskView, ...]:
         """Obsolete requests; those that a start may name are removed once every member has its command."""
         is_settled = self.state.state in (STABLE, EMPTY)
-        return self.asking.unneeded + (self.asking.superseded if is_settled else ())
+        return self.asking.obsolete + (self.asking.superseded if is_settled else ())
 
 
 def plan(

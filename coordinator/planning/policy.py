@@ -78,7 +78,7 @@ class ServerAssigned:
         is_new = differs(self.snapshot.state, want, members)
         is_new = is_new or has_lost_owners(self.snapshot, members, is_eager)
         requests = self.snapshot.requests
-        asking = Asking(want, unneeded=requests.asks, answered=requests.sync_request)
+        asking = Asking(want, obsolete=requests.asks, answered=requests.sync_request)
         revocation = Revocation.ALL if is_eager else Revocation.MOVED
         return Decision(want, is_new, revocation, members.agreed.strategy, asking)
 

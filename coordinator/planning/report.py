@@ -108,7 +108,7 @@ def again_s(snapshot: Snapshot, guarded: Guarded, moves: Moves) -> float | None:
     timers += [pause_s for name in members.live if (pause_s := channels[name].compliance.loss_pause_s) > 0]
     if moves.waiting or moves.blocked_by:
         timers.append(WAITING_LOOK_S)
-    if sum(len(view.children) + 1 for view in asks.unneeded) > ASK_ZNODES_A_TURN:
+    if sum(len(view.children) + 1 for view in asks.obsolete) > ASK_ZNODES_A_TURN:
         timers.append(0.0)
     return min(timers, default=None)
 
