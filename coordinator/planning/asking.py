@@ -32,7 +32,7 @@ from ..zk.znodes.records import ASSIGN, ASSIGNMENT_FAILED, LONGEST_REASON, START
 from .answers import outdated_topic, verdict_on
 from .membership import Membership
 from .rebalance_history import changes_between
-from .snapshot import AskView, MemberFacts, Snapshot, SyncRequestView
+from .snapshot import MemberFacts, RequestView, Snapshot, SyncRequestView
 from .target import Wanted
 
 
@@ -61,8 +61,8 @@ class Asking:
     made: tuple[str, Ask] | None = None
     assign: tuple[str, Command] | None = None
     notices: tuple[tuple[str, Command], ...] = ()
-    obsolete: tuple[AskView, ...] = ()
-    superseded: tuple[AskView, ...] = ()
+    obsolete: tuple[RequestView, ...] = ()
+    superseded: tuple[RequestView, ...] = ()
     answered: SyncRequestView | None = None
     waits: str = ""
     has_failed: bool = False
@@ -93,7 +93,7 @@ class Group:
         asks = self.snapshot.requests.asks
         return ClientSide(self.membership.agreed.protocol_type, floor=asks[-1].name if asks else "")
 
-    def view(self, name: str) -> AskView | None:
+    def view(self, name: str) -> RequestView | None:
         return next((view for view in self.snapshot.requests.asks if view.name == name), None)
 
     @property
@@ -110,7 +110,7 @@ class Group:
         return ask_name(number)
 
     @property
-    def out(self) -> AskView | None:
+    def out(self) -> RequestView | None:
         """The pending ask: neither adopted nor failed."""
         handled = max(map(ask_number, (self.before.ask, self.before.failed_ask, self.before.floor)))
         open_ones = [view for view in self.snapshot.requests.asks if ask_number(view.name) > handled]
@@ -181,7 +181,7 @@ def _is_leader_alive(group: Group, ask: Ask) -> bool:
     return registration.incarnation == ask.incarnation and ask.protocol in registration.client.protocols
 
 
-def _wait_for_answer(group: Group, view: AskView, ask: Ask) -> Asking:
+def _wait_for_answer(group: Group, view: RequestView, ask: Ask) -> Asking:
     """Wait for the leader. A command of another epoch, or one removed with it, is sent again; a missing command of
     this epoch was acknowledged without an answer."""
     sent = _assign_command(group, ask.leader, view.name)
@@ -204,7 +204,7 @@ def _assign_command(group: Group, leader: str, ask: str) -> Command:
     return Command(ASSIGN, group.snapshot.coordinator.epoch, state.generation, incarnation, ask=ask)
 
 
-def _decided(group: Group, view: AskView, ask: Ask) -> Asking | None:
+def _decided(group: Group, view: RequestView, ask: Ask) -> Asking | None:
     """The answer adopted, or its leader's failure; None to ask the leader again, since topics have changed."""
     verdict = verdict_on(group.snapshot.group, view, group.snapshot.partitions.topics)
     if verdict.failure:
@@ -218,7 +218,7 @@ def _decided(group: Group, view: AskView, ask: Ask) -> Asking | None:
     return None
 
 
-def _adopted(group: Group, view: AskView, ask: Ask, left_out: Mapping[str, str]) -> Asking:
+def _adopted(group: Group, view: RequestView, ask: Ask, left_out: Mapping[str, str]) -> Asking:
     """The leader's answer without departed members; omitted members are idle."""
     answer = view.answer
     target = {}
@@ -282,7 +282,7 @@ def _start(assignment: Wanted, target: Target) -> Command:
     return Command(START_FETCHER, longest, longest, target.incarnation, target.threads, NONE, topics, assignment.ask)
 
 
-def _failed(group: Group, view: AskView, ask: Ask, why: str) -> Asking:
+def _failed(group: Group, view: RequestView, ask: Ask, why: str) -> Asking:
     """Rule 6: the group keeps running, the waiting members are notified, the next leader is asked after a backoff."""
     before = group.before
     known = ask.members.get(ask.leader)

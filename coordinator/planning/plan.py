@@ -20,7 +20,7 @@ from .membership import End, GroupRules, membership
 from .reconciliation import Moves, Round, reconcile, with_pauses
 from .regional import Guarded, RegionStep
 from .report import again_s, history_of_turn, state_of
-from .snapshot import AskView, SeatView, SentCommand, Snapshot
+from .snapshot import RequestView, SeatView, SentCommand, Snapshot
 
 NO_RULES = GroupRules()
 NO_ASKING = Asking()
@@ -76,7 +76,7 @@ class Plan:
         return (*asks, *self.stops, *self.starts, *self.drains, *self.asking.notices)
 
     @property
-    def removed_asks(self) -> tuple[AskView, ...]:
+    def removed_asks(self) -> tuple[RequestView, ...]:
         """Obsolete requests; those that a start may name are removed once every member has its command."""
         is_settled = self.state.state in (STABLE, EMPTY)
         return self.asking.obsolete + (self.asking.superseded if is_settled else ())

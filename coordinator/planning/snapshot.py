@@ -125,7 +125,7 @@ class SeatView:
 
 
 @dataclass(frozen=True, slots=True)
-class AskView:
+class RequestView:
     """A `sync/ask` znode with its children.
 
     :ivar ask: None when it cannot be read.
@@ -250,7 +250,7 @@ class RequestFacts:
     :ivar grown_age_s: seconds since this coordinator saw added partitions of a topic of the adopted assignment.
     """
 
-    asks: tuple[AskView, ...] = ()
+    asks: tuple[RequestView, ...] = ()
     sync_request: SyncRequestView | None = None
     failed_age_s: float = 0.0
     grown_age_s: float = 0.0

@@ -17,7 +17,6 @@ from ..planning.answers import outdated_topic
 from ..planning.membership import LONGEST_LEASE_MS, End
 from ..planning.plan import Plan
 from ..planning.snapshot import (
-    AskView,
     ChannelView,
     CoordinatorFacts,
     HistoryFacts,
@@ -25,6 +24,7 @@ from ..planning.snapshot import (
     MemberFacts,
     PartitionFacts,
     RequestFacts,
+    RequestView,
     SeatView,
     SentCommand,
     Snapshot,
@@ -181,7 +181,7 @@ class GroupReader:
         znodes = GroupZnodes(state_node.stat.version, created, owner_parents, offset_parents, has_sync)
         return GroupRead(snapshot, znodes, at)
 
-    def _grown_age_s(self, state: GroupState, asks: Sequence[AskView], topics: Mapping[str, Topic]) -> float:
+    def _grown_age_s(self, state: GroupState, asks: Sequence[RequestView], topics: Mapping[str, Topic]) -> float:
         """Seconds for which a topic of the adopted answer has had more partitions than in the answer."""
         adopted = state.client.ask if state.client is not None else ""
         answer = next((view.answer for view in asks if view.name == adopted), None)

@@ -25,11 +25,11 @@ from coordinator.planning.asking import Asking
 from coordinator.planning.plan import End, Plan
 from coordinator.planning.rebalance_history import TRIGGERS, changes_between, changes_of, kind_of, trigger_kind
 from coordinator.planning.snapshot import (
-    AskView,
     ChannelView,
     CoordinatorFacts,
     HistoryFacts,
     MemberFacts,
+    RequestView,
     SentCommand,
     Snapshot,
 )
@@ -481,7 +481,7 @@ def of_leaders(ask: str, failed_ask: str = "") -> GroupState:
 
 def asked(before: GroupState, *names: str) -> Snapshot:
     """A snapshot, 1.5 s after the asks were made."""
-    asks = tuple(AskView(name, Ask("lag", "c1", "i1", {}, since_ms=1000)) for name in names)
+    asks = tuple(RequestView(name, Ask("lag", "c1", "i1", {}, since_ms=1000)) for name in names)
     return with_facts(snapshot(now_ms=2500), state=before, asks=asks)
 
 
