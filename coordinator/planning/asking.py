@@ -451,8 +451,8 @@ def unchanged(group: Group, client: ClientSide, commands: Set[tuple[str, str]] =
     state, before = group.snapshot.state, group.before
     target = {name: _for_incarnation(group, name, one) for name, one in (state.target or sent_starts(group)).items()}
     left_out = {name: why for name, why in state.left_out.items() if name in state.topics}
-    kept = unread_notices(group) | commands
-    want = Wanted(target, state.topics, left_out, before.ask, before.protocol_type != CONSUMER, kept)
+    retained = unread_notices(group) | commands
+    want = Wanted(target, state.topics, left_out, before.ask, before.protocol_type != CONSUMER, retained)
     return Asking(want, client, state.strategy)
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from ..zk.znodes.group_state import Target
 from ..zk.znodes.partitions import NONE
 from ..zk.znodes.records import START_FETCHER, STOP_FETCHER, Command
-from .reconciliation import Commands, Desired, Kept, MemberProtocol, Obstacles, Round, Step, Withdrawn
+from .reconciliation import Commands, Desired, MemberProtocol, Obstacles, Retained, Round, Step, Withdrawn
 
 
 class BarrierProtocol(MemberProtocol):
@@ -25,9 +25,9 @@ class BarrierProtocol(MemberProtocol):
             return None
         return now.command(name, STOP_FETCHER) if runs else now.command(name, START_FETCHER, ask=now.want.ask)
 
-    def obstacles(self, now: Round, desired: Desired, kept: Kept, withdrawn: Withdrawn) -> Obstacles:
+    def obstacles(self, now: Round, desired: Desired, retained: Retained, withdrawn: Withdrawn) -> Obstacles:
         to_stop = [name for name, command in desired.items() if command is not None and command.option == STOP_FETCHER]
-        is_due = any(command is not None for name, command in desired.items() if name not in {*to_stop, *kept})
+        is_due = any(command is not None for name, command in desired.items() if name not in {*to_stop, *retained})
         return Obstacles(reason=_blocked_by(now, to_stop, withdrawn) if is_due else "")
 
     def start(self, now: Round, name: str, command: Command, obstacles: Obstacles) -> Step:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..zk.znodes.partitions import NONE, PartitionSet, topics_of
 from ..zk.znodes.records import START_FETCHER, STOP_FETCHER, Command
-from .reconciliation import Desired, Kept, MemberProtocol, Obstacles, Round, Step, Withdrawn, taken_partitions
+from .reconciliation import Desired, MemberProtocol, Obstacles, Retained, Round, Step, Withdrawn, taken_partitions
 from .snapshot import ChannelView, SentCommand
 
 STRAGGLER_AFTER_S = 0.5
@@ -53,10 +53,10 @@ class PartitionProtocol(MemberProtocol):
         same_topics = all(now.want.topics.get(topic) == topic_id for topic, topic_id in command.topics.items())
         return not is_stop and same_topics and is_news and view.running <= command.started <= target
 
-    def obstacles(self, now: Round, desired: Desired, kept: Kept, withdrawn: Withdrawn) -> Obstacles:
+    def obstacles(self, now: Round, desired: Desired, retained: Retained, withdrawn: Withdrawn) -> Obstacles:
         taken = taken_partitions(now)
-        is_patient = not _straggles(now, desired, kept, withdrawn)
-        ages_s = [sent.age_s for sent in kept.values()]
+        is_patient = not _straggles(now, desired, retained, withdrawn)
+        ages_s = [sent.age_s for sent in retained.values()]
         timers = tuple(STRAGGLER_AFTER_S - age_s for age_s in ages_s if age_s < STRAGGLER_AFTER_S)
         return Obstacles(taken, is_patient, timers=timers)
 
@@ -129,12 +129,12 @@ def _has_unheard_state(now: Round, view: ChannelView) -> bool:
     return has_state and view.channel is not None and view.channel.ask != now.want.ask
 
 
-def _straggles(now: Round, desired: Desired, kept: Kept, withdrawn: Withdrawn) -> bool:
+def _straggles(now: Round, desired: Desired, retained: Retained, withdrawn: Withdrawn) -> bool:
     """Whether a straggler delays the group; if so, the others start their free partitions.
 
     Also where no pending change frees the partition: its holder cannot be read, or an owner znode is left.
     """
-    late = any(sent.age_s >= STRAGGLER_AFTER_S for sent in kept.values())
+    late = any(sent.age_s >= STRAGGLER_AFTER_S for sent in retained.values())
     is_stopping = any(command is not None and command.option == STOP_FETCHER for command in desired.values())
     is_being_freed = is_stopping or bool(withdrawn) or bool(now.membership.ends)
     is_unknown = any(view.channel is None for view in now.members.channels.values())

@@ -140,10 +140,10 @@ def _written(snapshot: Snapshot, guarded: Guarded, moves: Moves, state: GroupSta
         replaced=replaced,
         forgotten=forgotten,
         again_s=again_s(snapshot, guarded, moves),
-        outstanding=frozenset(moves.kept).union(
+        outstanding=frozenset(moves.retained).union(
             moves.draining,
             (consumer for consumer, _ in sent),
-            (consumer for consumer, _ in decision.assignment.kept),
+            (consumer for consumer, _ in decision.assignment.retained),
         ),
         asking=asking,
         deferred=moves.deferred,

@@ -21,7 +21,7 @@ from .target import Wanted
 Commands = tuple[tuple[str, Command], ...]
 """Commands to send, each with its consumer."""
 
-Kept = Mapping[str, SentCommand]
+Retained = Mapping[str, SentCommand]
 """Consumer -> its outstanding command that is still valid."""
 
 Withdrawn = tuple[tuple[str, SentCommand], ...]
@@ -95,7 +95,7 @@ class Moves:
     blocked_by: str = ""
     timers: tuple[float, ...] = ()
     drains: Commands = ()
-    draining: Kept = field(default_factory=dict)
+    draining: Retained = field(default_factory=dict)
     deferred: frozenset[str] = frozenset()
 
     @property
@@ -113,7 +113,7 @@ class Moves:
         return tuple((name, command) for name, command in due if command is not None and command.option == option)
 
     @property
-    def kept(self) -> dict[str, SentCommand]:
+    def retained(self) -> dict[str, SentCommand]:
         """Each member's outstanding command, if still valid."""
         return {name: step.sent for name, step in self.steps.items() if step.sent is not None}
 
@@ -163,7 +163,7 @@ class MemberProtocol:
         """Whether an outstanding command in a readable channel may stand for the desired one."""
         return sent.command == desired
 
-    def obstacles(self, now: Round, desired: Desired, kept: Kept, withdrawn: Withdrawn) -> Obstacles:
+    def obstacles(self, now: Round, desired: Desired, retained: Retained, withdrawn: Withdrawn) -> Obstacles:
         """The obstacles to starts."""
         return Obstacles(taken_partitions(now))
 
@@ -180,16 +180,16 @@ class MemberProtocol:
 def reconcile(now: Round, protocol: MemberProtocol) -> Moves:
     """The step of each member that is due now (seed 000, `rebalance` 4.1 and 4.2)."""
     desired = {name: protocol.desired(now, name) for name in addressed(now)}
-    kept, withdrawn = _sorted_commands(now, protocol, desired)
-    obstacles = protocol.obstacles(now, desired, kept, withdrawn)
+    retained, withdrawn = _sorted_commands(now, protocol, desired)
+    obstacles = protocol.obstacles(now, desired, retained, withdrawn)
     drains = [name for name, command in desired.items() if command is not None and command.option == DRAIN]
     return Moves(
-        {name: _step(now, protocol, name, command, kept.get(name), obstacles) for name, command in desired.items()},
+        {name: _step(now, protocol, name, command, retained.get(name), obstacles) for name, command in desired.items()},
         withdrawn,
         obstacles.reason,
         obstacles.timers,
-        tuple((name, command) for name in drains if name not in kept and (command := desired[name]) is not None),
-        {name: kept[name] for name in drains if name in kept},
+        tuple((name, command) for name in drains if name not in retained and (command := desired[name]) is not None),
+        {name: retained[name] for name in drains if name in retained},
     )
 
 
@@ -212,20 +212,20 @@ def _step(
     return Step(command) if command.option == STOP_FETCHER else protocol.start(now, name, command, obstacles)
 
 
-def _sorted_commands(now: Round, protocol: MemberProtocol, desired: Desired) -> tuple[Kept, Withdrawn]:
+def _sorted_commands(now: Round, protocol: MemberProtocol, desired: Desired) -> tuple[Retained, Withdrawn]:
     """Each member's outstanding command, if still valid, and the others, which are withdrawn."""
-    kept: dict[str, SentCommand] = {}
+    retained: dict[str, SentCommand] = {}
     withdrawn = []
     for name, view in sorted(now.members.channels.items()):
         for sent in view.commands:
-            if (name, sent.name) in now.want.kept:
+            if (name, sent.name) in now.want.retained:
                 continue
             is_valid = name in desired and sent.command is not None
-            if name not in kept and is_valid and protocol.accepts(now, view, sent, desired[name]):
-                kept[name] = sent
+            if name not in retained and is_valid and protocol.accepts(now, view, sent, desired[name]):
+                retained[name] = sent
             else:
                 withdrawn.append((name, sent))
-    return kept, tuple(withdrawn)
+    return retained, tuple(withdrawn)
 
 
 def addressed(now: Round) -> list[str]:

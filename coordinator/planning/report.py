@@ -85,9 +85,9 @@ def _reason(members: Membership, moves: Moves, asks: Asking) -> str | None:
         return "waits for more members before its first generation (group_initial_rebalance_delay_ms)"
     if asks.waits or moves.blocked_by:
         return asks.waits or moves.blocked_by
-    late = sorted(name for name, sent in moves.kept.items() if sent.age_s >= STRAGGLER_AFTER_S)
+    late = sorted(name for name, sent in moves.retained.items() if sent.age_s >= STRAGGLER_AFTER_S)
     if late:
-        option = moves.kept[late[0]].option or "command"
+        option = moves.retained[late[0]].option or "command"
         others = f" (nor have {len(late) - 1} others theirs)" if len(late) > 1 else ""
         return f"{late[0]} has not acknowledged its {option}{others}"
     if not moves.waiting:

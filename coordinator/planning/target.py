@@ -43,7 +43,7 @@ class Wanted:
     :ivar ask: the ask that it answers, under client-side assignment.
     :ivar is_exclusive: whether no member may start before all have stopped an earlier assignment: for a protocol type
         without owners.
-    :ivar kept: (member, command's name) of outstanding commands that are neither stops nor starts.
+    :ivar retained: (member, command's name) of outstanding commands that are neither stops nor starts.
     """
 
     target: Mapping[str, Target] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Wanted:
     left_out: Mapping[str, str] = field(default_factory=dict)
     ask: str = ""
     is_exclusive: bool = False
-    kept: frozenset[tuple[str, str]] = frozenset()
+    retained: frozenset[tuple[str, str]] = frozenset()
 
 
 def filters_of(registrations: Iterable[Registration]) -> GroupFilters:
