@@ -33,7 +33,7 @@ from .answers import outdated_topic, verdict_on
 from .membership import Membership
 from .rebalance_history import changes_between
 from .snapshot import MemberFacts, RequestView, Snapshot, SyncRequestView
-from .target import Wanted
+from .target import TargetAssignment
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Asking:
     :ivar reason: trigger of the adopted answer.
     """
 
-    assignment: Wanted = field(default_factory=Wanted)
+    assignment: TargetAssignment = field(default_factory=TargetAssignment)
     client: ClientSide | None = None
     strategy: str = ""
     is_adopted: bool = False
@@ -232,7 +232,7 @@ def _adopted(group: Group, view: RequestView, ask: Ask, left_out: Mapping[str, s
             is_sent = before is not None and before.is_sent and before.incarnation == registration.incarnation
             has_state = entry is not None and bool(entry.member_state)
             target[name] = Target(registration.incarnation, threads, has_state, is_sent)
-    assignment = Wanted(
+    assignment = TargetAssignment(
         {**unreadable(group.snapshot.state, group.snapshot.members, group.membership), **target},
         dict(sorted(answer.topics.items())) if answer is not None else {},
         left_out,
@@ -275,7 +275,7 @@ def _too_large(group: Group, ask: Ask, found: Asking) -> str:
     )
 
 
-def _start(assignment: Wanted, target: Target) -> Command:
+def _start(assignment: TargetAssignment, target: Target) -> Command:
     """The largest `start-fetcher` of a target."""
     topics = {topic: assignment.topics.get(topic, "") for topic in topics_of(target.partitions)}
     longest = 10**10
@@ -326,7 +326,8 @@ def _new_ask(group: Group) -> Asking:
     quiet = unchanged(group, before)
     if not group.membership.everybody:
         target = unreadable(group.snapshot.state, group.snapshot.members, group.membership)
-        return replace(quiet, assignment=Wanted(target, {}, {}, before.ask, is_exclusive=True)) if target else Asking()
+        assignment = TargetAssignment(target, {}, {}, before.ask, is_exclusive=True)
+        return replace(quiet, assignment=assignment) if target else Asking()
     reason = _ask_reason(group)
     if not reason:
         grown_s = group.snapshot.requests.grown_age_s
@@ -452,8 +453,9 @@ def unchanged(group: Group, client: ClientSide, commands: Set[tuple[str, str]] =
     target = {name: _for_incarnation(group, name, one) for name, one in (state.target or sent_starts(group)).items()}
     left_out = {name: why for name, why in state.left_out.items() if name in state.topics}
     retained = unread_notices(group) | commands
-    want = Wanted(target, state.topics, left_out, before.ask, before.protocol_type != CONSUMER, retained)
-    return Asking(want, client, state.strategy)
+    is_exclusive = before.protocol_type != CONSUMER
+    assignment = TargetAssignment(target, state.topics, left_out, before.ask, is_exclusive, retained)
+    return Asking(assignment, client, state.strategy)
 
 
 def _for_incarnation(group: Group, name: str, one: Target) -> Target:

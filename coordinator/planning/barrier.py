@@ -21,9 +21,9 @@ class BarrierProtocol(MemberProtocol):
     def desired(self, now: Round, name: str) -> Command | None:
         """A stop of an earlier assignment, then a start of the current one; None where the member runs it."""
         runs = now.members.channels[name].ask
-        if not now.want.ask or runs == now.want.ask:
+        if not now.assignment.ask or runs == now.assignment.ask:
             return None
-        return now.command(name, STOP_FETCHER) if runs else now.command(name, START_FETCHER, ask=now.want.ask)
+        return now.command(name, STOP_FETCHER) if runs else now.command(name, START_FETCHER, ask=now.assignment.ask)
 
     def obstacles(self, now: Round, desired: Desired, retained: Retained, withdrawn: Withdrawn) -> Obstacles:
         to_stop = [name for name, command in desired.items() if command is not None and command.option == STOP_FETCHER]
@@ -53,7 +53,7 @@ def _blocked_by(now: Round, to_stop: Sequence[str], withdrawn: Withdrawn) -> str
     for name, view in sorted(now.members.channels.items()):
         if view.channel is None:
             return f"the channel of {name} cannot be read"
-        if name not in ended and view.channel.is_live and view.ask not in ("", now.want.ask):
+        if name not in ended and view.channel.is_live and view.ask not in ("", now.assignment.ask):
             return f"{name} runs what an earlier assignment gave it"
     return ""
 
@@ -63,7 +63,7 @@ def _with_sent(now: Round, starts: Commands) -> Mapping[str, Target]:
     sent = {name for name, _ in starts}
     return {
         name: replace(one, is_sent=name in sent or (one.is_sent and not _is_over(now, name, one)))
-        for name, one in now.want.target.items()
+        for name, one in now.assignment.target.items()
     }
 
 

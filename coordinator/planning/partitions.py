@@ -29,7 +29,7 @@ class PartitionProtocol(MemberProtocol):
     def desired(self, now: Round, name: str) -> Command | None:
         if revoked := _to_revoke(now, name, self.is_eager):
             return now.stop(name, revoked)
-        view, target = now.members.channels[name], now.want.target[name].partitions
+        view, target = now.members.channels[name], now.assignment.target[name].partitions
         has_heard = has_settled(view, target, now.generation, self.is_eager) and not _has_unheard_state(now, view)
         return None if has_heard and not target - view.running else _start(now, name, target)
 
@@ -45,12 +45,12 @@ class PartitionProtocol(MemberProtocol):
         if command.option == STOP_FETCHER:
             # For a stop applied in several multis, ignore partitions already released.
             return is_stop and desired is not None and _stopped(command, view) == _stopped(desired, view)
-        if command.option != START_FETCHER or command.ask != now.want.ask:
+        if command.option != START_FETCHER or command.ask != now.assignment.ask:
             return False
-        target = now.want.target[view.consumer].partitions
+        target = now.assignment.target[view.consumer].partitions
         is_news = bool(command.started - view.running) or channel.generation != now.generation
         is_news = is_news or _has_unheard_state(now, view)
-        same_topics = all(now.want.topics.get(topic) == topic_id for topic, topic_id in command.topics.items())
+        same_topics = all(now.assignment.topics.get(topic) == topic_id for topic, topic_id in command.topics.items())
         return not is_stop and same_topics and is_news and view.running <= command.started <= target
 
     def obstacles(self, now: Round, desired: Desired, retained: Retained, withdrawn: Withdrawn) -> Obstacles:
@@ -70,7 +70,7 @@ class PartitionProtocol(MemberProtocol):
         return Step(_start(now, name, running | (missing - blocked)), blocked=blocked or None)
 
 
-def has_settled(view: ChannelView, wanted: PartitionSet, generation: int, is_eager: bool) -> bool:
+def has_settled(view: ChannelView, assigned: PartitionSet, generation: int, is_eager: bool) -> bool:
     """Whether a member needs no further command of this generation.
 
     It has applied its command, or (unless the strategy is eager) it keeps exactly its assignment of an earlier one.
@@ -78,23 +78,23 @@ def has_settled(view: ChannelView, wanted: PartitionSet, generation: int, is_eag
     channel = view.channel
     if channel is None:
         return False
-    return channel.generation == generation or (not is_eager and channel.generation > 0 and view.running == wanted)
+    return channel.generation == generation or (not is_eager and channel.generation > 0 and view.running == assigned)
 
 
 def _to_revoke(now: Round, name: str, is_eager: bool) -> PartitionSet:
     """The partitions to revoke first: all for an eager strategy, else those that the member cannot keep."""
-    want, view = now.want, now.members.channels[name]
+    assignment, view = now.assignment, now.members.channels[name]
     channel = view.channel
     if channel is None:
         return NONE
     if is_eager and channel.generation != now.generation:
         return view.running
-    other_life = {part for part in view.running if channel.topics.get(part.topic) != want.topics.get(part.topic)}
+    other_life = {part for part in view.running if channel.topics.get(part.topic) != assignment.topics.get(part.topic)}
     # A claim creates owners of new partitions only: a partition without its owner znode is revoked and reassigned.
     is_new = channel.generation != now.generation
     unowned = view.running - now.partitions.owners if is_new else NONE
     moved = _to_other_threads(now, name) if is_new else NONE
-    given_up = view.running - want.target[name].partitions
+    given_up = view.running - assignment.target[name].partitions
     return given_up | frozenset(other_life) | unowned | moved
 
 
@@ -104,7 +104,7 @@ def _to_other_threads(now: Round, name: str) -> PartitionSet:
     running, on_thread = now.members.channels[name].running, now.partitions.on_thread
     return frozenset(
         part
-        for thread, parts in now.want.target[name].threads.items()
+        for thread, parts in now.assignment.target[name].threads.items()
         for part in parts & running
         if on_thread.get(part, thread) != thread
     )
@@ -117,16 +117,16 @@ def _stopped(command: Command, view: ChannelView) -> PartitionSet:
 
 def _start(now: Round, name: str, partitions: PartitionSet) -> Command:
     """Seed 000, `rebalance` 4.2."""
-    target = now.want.target[name]
+    target = now.assignment.target[name]
     threads = {thread: parts & partitions for thread, parts in target.threads.items() if parts & partitions}
-    topics = {topic: now.want.topics[topic] for topic in topics_of(partitions)}
-    return now.command(name, START_FETCHER, threads=threads, topics=topics, ask=now.want.ask)
+    topics = {topic: now.assignment.topics[topic] for topic in topics_of(partitions)}
+    return now.command(name, START_FETCHER, threads=threads, topics=topics, ask=now.assignment.ask)
 
 
 def _has_unheard_state(now: Round, view: ChannelView) -> bool:
     """Whether the assignment has a state for the member that it has not received: any start sends it."""
-    has_state = now.want.target[view.consumer].has_state
-    return has_state and view.channel is not None and view.channel.ask != now.want.ask
+    has_state = now.assignment.target[view.consumer].has_state
+    return has_state and view.channel is not None and view.channel.ask != now.assignment.ask
 
 
 def _straggles(now: Round, desired: Desired, retained: Retained, withdrawn: Withdrawn) -> bool:

@@ -17,7 +17,7 @@ from .asking import Asking, asking, group_of, postponed
 from .membership import Membership
 from .partitions import has_settled
 from .snapshot import MemberFacts, PartitionFacts, Snapshot
-from .target import Wanted, wanted
+from .target import TargetAssignment, target_assignment
 
 
 class Revocation(Enum):
@@ -39,7 +39,7 @@ class Decision:
     :ivar asking: the changes of assignment requests.
     """
 
-    assignment: Wanted
+    assignment: TargetAssignment
     is_new: bool
     revocation: Revocation
     strategy: str
@@ -71,20 +71,20 @@ class ServerAssigned:
 
     def decide(self, members: Membership) -> Decision:
         assignor = self.assignors.get(members.agreed.strategy)
-        want = Wanted()
+        assignment = TargetAssignment()
         if assignor is not None and members.everybody:
-            want = wanted(self.snapshot, members.everybody, assignor, members.marks)
+            assignment = target_assignment(self.snapshot, members.everybody, assignor, members.marks)
         is_eager = assignor is None or assignor.is_eager
-        is_new = differs(self.snapshot.state, want, members)
+        is_new = differs(self.snapshot.state, assignment, members)
         is_new = is_new or has_lost_owners(self.snapshot, members, is_eager)
         requests = self.snapshot.requests
-        asking = Asking(want, obsolete=requests.asks, answered=requests.sync_request)
+        asking = Asking(assignment, obsolete=requests.asks, answered=requests.sync_request)
         revocation = Revocation.ALL if is_eager else Revocation.MOVED
-        return Decision(want, is_new, revocation, members.agreed.strategy, asking)
+        return Decision(assignment, is_new, revocation, members.agreed.strategy, asking)
 
     def hold(self, decision: Decision, members: Membership) -> Decision:
         state = self.snapshot.state
-        assignment = Wanted(state.target, state.topics, state.left_out)
+        assignment = TargetAssignment(state.target, state.topics, state.left_out)
         return replace(decision, assignment=assignment, is_new=False, strategy=state.strategy)
 
 
@@ -130,10 +130,11 @@ class LeaderAssigned:
 # ---- the generation
 
 
-def differs(state: GroupState, want: Wanted, members: Membership) -> bool:
+def differs(state: GroupState, assignment: TargetAssignment, members: Membership) -> bool:
     """Whether a target needs a new generation (seed 000, `rebalance` 3.1 to 3.5); no generation has two strategies."""
-    is_other = want.topics != state.topics or (bool(state.strategy) and members.agreed.strategy != state.strategy)
-    return (bool(want.target) and is_other) or _by_seat(want.target, members) != _by_seat(state.target, members)
+    is_other = assignment.topics != state.topics or (bool(state.strategy) and members.agreed.strategy != state.strategy)
+    is_moved = _by_seat(assignment.target, members) != _by_seat(state.target, members)
+    return (bool(assignment.target) and is_other) or is_moved
 
 
 def _by_seat(target: Mapping[str, Target], members: Membership) -> dict[str, Target]:

@@ -16,7 +16,7 @@ from ..zk.znodes.records import DRAIN, START_FETCHER, STOP_FETCHER, Command
 from ..zk.znodes.regions import Order
 from .membership import Membership
 from .snapshot import ChannelView, MemberFacts, PartitionFacts, SentCommand, wave_of
-from .target import Wanted
+from .target import TargetAssignment
 
 Commands = tuple[tuple[str, Command], ...]
 """Commands to send, each with its consumer."""
@@ -37,14 +37,14 @@ class Round:
 
     epoch: int
     generation: int
-    want: Wanted
+    assignment: TargetAssignment
     membership: Membership
     members: MemberFacts
     partitions: PartitionFacts
 
     def command(self, name: str, option: str, **fields: Any) -> Command:
         """A command to a member, in its incarnation of the target."""
-        return Command(option, self.epoch, self.generation, self.want.target[name].incarnation, **fields)
+        return Command(option, self.epoch, self.generation, self.assignment.target[name].incarnation, **fields)
 
     def stop(self, name: str, partitions: PartitionSet, region: Order | None = None) -> Command:
         """The stop of `partitions` (seed 000, `rebalance` 4.1). Without partitions it means all."""
@@ -174,7 +174,7 @@ class MemberProtocol:
 
     def recorded(self, now: Round, starts: Commands) -> Mapping[str, Target]:
         """The target as `state` has it, after these starts."""
-        return now.want.target
+        return now.assignment.target
 
 
 def reconcile(now: Round, protocol: MemberProtocol) -> Moves:
@@ -218,7 +218,7 @@ def _sorted_commands(now: Round, protocol: MemberProtocol, desired: Desired) -> 
     withdrawn = []
     for name, view in sorted(now.members.channels.items()):
         for sent in view.commands:
-            if (name, sent.name) in now.want.retained:
+            if (name, sent.name) in now.assignment.retained:
                 continue
             is_valid = name in desired and sent.command is not None
             if name not in retained and is_valid and protocol.accepts(now, view, sent, desired[name]):
@@ -230,7 +230,7 @@ def _sorted_commands(now: Round, protocol: MemberProtocol, desired: Desired) -> 
 
 def addressed(now: Round) -> list[str]:
     """The live members to whose current incarnation the target is addressed; a newcomer waits for the next answer."""
-    target, live = now.want.target, now.membership.live
+    target, live = now.assignment.target, now.membership.live
     return [name for name in sorted(live) if name in target and target[name].incarnation == live[name].incarnation]
 
 

@@ -17,7 +17,7 @@ from .policy import AssignmentPolicy, Decision
 from .reconciliation import MemberProtocol, Moves, Round
 from .snapshot import RegionView, SentCommand, Snapshot
 from .stateful import StatefulProtocol, drain_of, progress_of
-from .target import Wanted
+from .target import TargetAssignment
 
 SET_LOWER = "set a lower number in its znode by hand"
 """The remedy for an exhausted number of a region."""
@@ -162,7 +162,7 @@ class StatefulRegion(RegionGuard):
         return StatefulProtocol(step.after, self.view.cut, step.after.cut_of(self.snapshot.group))
 
     def overlay(self, now: Round, found: Moves, step: RegionStep | None) -> Moves:
-        if step is None or not step.held_for or now.want.target:
+        if step is None or not step.held_for or now.assignment.target:
             return found
         return replace(found, blocked_by=f"waits for checkpoint {step.held_for} of consistent region {step.name}")
 
@@ -173,7 +173,7 @@ class StatefulRegion(RegionGuard):
 
 
 def _away(now: Round) -> tuple[str, ...]:
-    return tuple(sorted(now.want.target.keys() & now.membership.away.keys()))
+    return tuple(sorted(now.assignment.target.keys() & now.membership.away.keys()))
 
 
 def bound_step(snapshot: Snapshot, view: RegionView, member_of: RegionMembership, first_state: str) -> RegionStep:
@@ -211,7 +211,7 @@ def after_reset(region: Region, sequence: int, now_ms: int) -> Region:
     )
 
 
-def _has_bounced(state: GroupState, assignment: Wanted) -> bool:
+def _has_bounced(state: GroupState, assignment: TargetAssignment) -> bool:
     """Whether a static member was restarted: its incarnation belongs to no generation. It may have left again.
 
     A member outside the target, such as a later incarnation of a dynamic member under client-side assignment, belongs

@@ -34,7 +34,7 @@ CUTS = 7
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TargetAssignment:
     """A group's next assignment.
 
     :ivar target: consumer -> its target, for every live member, idle ones included.
@@ -84,9 +84,9 @@ def is_live(member: Member, view: ChannelView | None) -> bool:
     )
 
 
-def wanted(
+def target_assignment(
     snapshot: Snapshot, members: Mapping[str, Registration], assignor: Assignor, marks: Sequence[Mark] = ()
-) -> Wanted:
+) -> TargetAssignment:
     """Assign every assignable partition to the members, static ones that are away included.
 
     Partitions that do not fit into `state`, beside the largest command, are left out from the last topic's last one
@@ -119,7 +119,7 @@ def _beyond_before(snapshot: Snapshot, members: Mapping[str, Registration], dema
     return frozenset(partition for partition in demand.partitions if partition >= first)
 
 
-def _cut(demand: _Demand, assignor: Assignor, beyond: PartitionSet, room: int, share: float) -> Wanted:
+def _cut(demand: _Demand, assignor: Assignor, beyond: PartitionSet, room: int, share: float) -> TargetAssignment:
     """The assignment of nearly all partitions, from the first on, that fit into `room`.
 
     :param share: an estimate of the part that fits, of the partitions not in `beyond`.
@@ -137,7 +137,7 @@ def _cut(demand: _Demand, assignor: Assignor, beyond: PartitionSet, room: int, s
     return best
 
 
-def _bytes_of(found: Wanted) -> int:
+def _bytes_of(found: TargetAssignment) -> int:
     """Bytes of a target in the state, and of the largest start beside it."""
     targets = {name: target.to_json() for name, target in found.target.items()}
     starts = [
@@ -166,7 +166,7 @@ class _Demand:
     def topic_ids(self) -> dict[str, str]:
         return {name: topic.id for name, topic in sorted(self.topics.items())}
 
-    def without(self, assignor: Assignor, beyond: PartitionSet) -> Wanted:
+    def without(self, assignor: Assignor, beyond: PartitionSet) -> TargetAssignment:
         """The assignment without the partitions `beyond`.
 
         :raises RebalanceFailed: when the assignor fails, or breaks its contract.
@@ -185,7 +185,7 @@ class _Demand:
         found = self.found(assigned(assignor, subscribers, shares))
         return replace(found, left_out={**found.left_out, **keys_of(beyond, BEYOND)})
 
-    def found(self, assignment: Mapping[str, Mapping[str, PartitionSet]]) -> Wanted:
+    def found(self, assignment: Mapping[str, Mapping[str, PartitionSet]]) -> TargetAssignment:
         """The target of an assignment, limited to the owner znodes that one session may have."""
         left_out = dict(self.left_out)
         target = {
@@ -195,7 +195,7 @@ class _Demand:
             )
             for member in self.subscribers
         }
-        return Wanted(target, self.topic_ids(), left_out)
+        return TargetAssignment(target, self.topic_ids(), left_out)
 
 
 def _demand(snapshot: Snapshot, members: Mapping[str, Registration]) -> _Demand:

@@ -33,7 +33,7 @@ from coordinator.planning.snapshot import (
     SentCommand,
     Snapshot,
 )
-from coordinator.planning.target import Wanted
+from coordinator.planning.target import TargetAssignment
 from coordinator.term.config import CoordinatorConfig
 from coordinator.term.metrics import CoordinatorMetrics
 from coordinator.term.reading import Findings, Problems
@@ -160,7 +160,7 @@ def test_commands_are_counted_by_option_and_evictions_by_group() -> None:
         stops=(("c1", command(STOP_FETCHER)),),
         starts=(("c1", command(START_FETCHER)), ("c2", command(START_FETCHER))),
         asking=Asking(
-            Wanted({}, {}, {}), assign=("c1", command(ASSIGN)), notices=(("c1", command(ASSIGNMENT_FAILED)),)
+            TargetAssignment({}, {}, {}), assign=("c1", command(ASSIGN)), notices=(("c1", command(ASSIGNMENT_FAILED)),)
         ),
     )
 
@@ -488,7 +488,7 @@ def asked(before: GroupState, *names: str) -> Snapshot:
 def test_assignment_counts_once_when_adopted_failed_or_outdated() -> None:
     metrics = CoordinatorMetrics()
     one, two, three = (f"ask-000000000{number}" for number in (1, 2, 3))
-    nothing = Wanted({}, {}, {})
+    nothing = TargetAssignment({}, {}, {})
     failing = Asking(nothing, has_failed=True, waits="leader c1 (lag) failed: no data")
     outdated = Asking(nothing, made=(three, Ask("lag", "c1", "i1", {}, outdated=1)))
 
