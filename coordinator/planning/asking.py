@@ -326,7 +326,7 @@ def _new_ask(group: Group) -> Asking:
     quiet = unchanged(group, before)
     if not group.membership.everybody:
         target = unreadable(group.snapshot.state, group.snapshot.members, group.membership)
-        assignment = TargetAssignment(target, {}, {}, before.ask, is_exclusive=True)
+        assignment = TargetAssignment(target, {}, {}, before.ask, needs_barrier=True)
         return replace(quiet, assignment=assignment) if target else Asking()
     reason = _ask_reason(group)
     if not reason:
@@ -453,8 +453,8 @@ def unchanged(group: Group, client: ClientSide, commands: Set[tuple[str, str]] =
     target = {name: _for_incarnation(group, name, one) for name, one in (state.target or sent_starts(group)).items()}
     left_out = {name: why for name, why in state.left_out.items() if name in state.topics}
     retained = unread_notices(group) | commands
-    is_exclusive = before.protocol_type != CONSUMER
-    assignment = TargetAssignment(target, state.topics, left_out, before.ask, is_exclusive, retained)
+    needs_barrier = before.protocol_type != CONSUMER
+    assignment = TargetAssignment(target, state.topics, left_out, before.ask, needs_barrier, retained)
     return Asking(assignment, client, state.strategy)
 
 

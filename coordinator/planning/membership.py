@@ -258,7 +258,7 @@ def _lease_ms(snapshot: Snapshot, name: str, registration: Registration) -> int:
 
 def _runs_unowned(snapshot: Snapshot, view: ChannelView) -> bool:
     """Whether a member runs resources without owner znodes: no other may start them before its lease expires."""
-    return is_exclusive(snapshot) and bool(view.ask)
+    return needs_barrier(snapshot) and bool(view.ask)
 
 
 def _end_departed(snapshot: Snapshot, found: _Admission) -> None:
@@ -424,7 +424,7 @@ LONGEST_LEASE_MS = 40_000
 """The default for an unknown member: 2/3 of the longest session (60 s) of an ensemble with ticks of 3 s."""
 
 
-def is_exclusive(snapshot: Snapshot) -> bool:
+def needs_barrier(snapshot: Snapshot) -> bool:
     """Whether the group's resources have no owners, by `state`, else by its members."""
     client = snapshot.state.client
     if client is not None:
@@ -454,7 +454,7 @@ def _hold_replaced(snapshot: Snapshot, found: _Admission) -> None:
 
     Where `state` was lost, one hold covers all members.
     """
-    if not is_exclusive(snapshot):
+    if not needs_barrier(snapshot):
         return
     known = {(mark.consumer, mark.incarnation) for mark in found.marks}
     runs = any(view.ask for view in snapshot.members.channels.values())

@@ -110,7 +110,7 @@ class LeaderAssigned:
         is_new = found.is_adopted or (not is_led and differs(self.snapshot.state, found.assignment, members))
         is_new = is_new or has_lost_owners(self.snapshot, members, is_eager)
         revocation = Revocation.ALL if is_eager else Revocation.MOVED
-        revocation = Revocation.BARRIER if found.assignment.is_exclusive else revocation
+        revocation = Revocation.BARRIER if found.assignment.needs_barrier else revocation
         is_by_leader = members.agreed.is_client_side and bool(members.everybody)
         strategy = found.strategy if is_by_leader else members.agreed.strategy
         return Decision(found.assignment, is_new, revocation, strategy, found)

@@ -41,7 +41,7 @@ class TargetAssignment:
     :ivar topics: the ids of the topics that have a subscriber.
     :ivar left_out: member, topic or partition -> the reason.
     :ivar ask: the ask that it answers, under client-side assignment.
-    :ivar is_exclusive: whether no member may start before all have stopped an earlier assignment: for a protocol type
+    :ivar needs_barrier: whether no member may start before all have stopped an earlier assignment: for a protocol type
         without owners.
     :ivar retained: (member, command's name) of outstanding commands that are neither stops nor starts.
     """
@@ -50,7 +50,7 @@ class TargetAssignment:
     topics: Mapping[str, str] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
     ask: str = ""
-    is_exclusive: bool = False
+    needs_barrier: bool = False
     retained: frozenset[tuple[str, str]] = frozenset()
 
 
