@@ -41,12 +41,12 @@ BESIDE_BYTES = 60_000
 """Room in a multi for the region with its groups, an end, and the fence."""
 
 
-_HINDERED = "no checkpoint: the turns of group"
+_BLOCKED = "no checkpoint: the turns of group"
 
 
 @dataclass(frozen=True, slots=True)
-class Hindrance:
-    """A group whose turns fail: no checkpoint begins. Its only memory is the region's `reason`, for the next term too.
+class Blocked:
+    """A group whose turns fail blocks checkpoints. Its only memory is the region's `reason`, for the next term too.
 
     :ivar why: the error.
     """
@@ -57,12 +57,12 @@ class Hindrance:
     @property
     def reason(self) -> str:
         """As the region's `reason`."""
-        return f"{_HINDERED} {self.group} fail: {self.why}"[:1000]
+        return f"{_BLOCKED} {self.group} fail: {self.why}"[:1000]
 
     @staticmethod
     def was(region: Region) -> bool:
-        """Whether the region's `reason` is that of a hindrance."""
-        return region.reason is not None and region.reason.startswith(_HINDERED)
+        """Whether the region's `reason` is of this kind."""
+        return region.reason is not None and region.reason.startswith(_BLOCKED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ def region_plan(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
         _requested(snapshot, rules)
         or _open(snapshot, rules)
         or _restored(snapshot)
-        or _hindered(snapshot, rules)
+        or _blocked(snapshot, rules)
         or _next(snapshot, rules)
     )
     return replace(decided, region=replace(decided.region, interval_ms=round(rules.interval_s * 1000)))
@@ -244,7 +244,7 @@ def _away(state: GroupState) -> tuple[str, ...]:
 # ---- checkpoints
 
 
-def _hindered(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan | None:
+def _blocked(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan | None:
     """No checkpoint begins while the turns of a group fail: the others would stand still until its abort, each time."""
     region = snapshot.region
     if region.state == FAILED:
@@ -252,8 +252,8 @@ def _hindered(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan | None
     participants = snapshot.groups.participants
     failing = {group: why for group, why in snapshot.groups.failing.items() if group in participants}
     if not failing:
-        return RegionPlan(replace(region, reason=None), again_s=0.0) if Hindrance.was(region) else None
-    reason = Hindrance(*min(failing.items())).reason
+        return RegionPlan(replace(region, reason=None), again_s=0.0) if Blocked.was(region) else None
+    reason = Blocked(*min(failing.items())).reason
     is_asked = snapshot.requests.request is not None
     return RegionPlan(replace(region, reason=reason), reason=reason, is_answered=is_asked, again_s=rules.interval_s)
 

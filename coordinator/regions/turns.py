@@ -343,7 +343,7 @@ class RegionTurns:
             self._reader.read_again(number)  # also when only a part of it is removed
         try:
             self._is_retired = retire(self._store, self._paths, old, self._write)
-        except (AccessDenied, RebalanceFailed) as error:  # of an old checkpoint: the next one is not hindered
+        except (AccessDenied, RebalanceFailed) as error:  # of an old checkpoint: the next one is not blocked
             self._findings.report(self._paths.checkpoint(old[0]), str(error))
             self._is_retired = True
         self._findings.done()
