@@ -123,7 +123,7 @@ MOST_NOTICES = 10
 """Limit of `assignment-failed` commands in the channel of a member that does not read them."""
 
 ROOM_BYTES = 8_000
-"""Bytes of a multi reserved for its fence, reasons and marks, beside `state` and its companions."""
+"""Bytes of a multi reserved for its fence, reasons and holds, beside `state` and its companions."""
 
 OUTDATED_AT_MOST = 5
 """Consecutive answers that may be for outdated topics; the next one counts as a failure of its leader."""
@@ -262,7 +262,7 @@ def _too_large(group: Group, ask: Ask, found: Asking) -> str:
         target=assignment.target,
         topics=assignment.topics,
         left_out=assignment.left_out,
-        marks=tuple(group.membership.marks),
+        marks=tuple(group.membership.holds),
         reason=None,
     )
     size, room = len(after.to_bytes()), MAX_COMMIT_BYTES - ROOM_BYTES

@@ -42,8 +42,8 @@ def _blocked_by(now: Round, to_stop: Sequence[str], withdrawn: Withdrawn) -> str
     """Why no member may start; empty when all may."""
     if to_stop:
         return f"{min(to_stop)} has not stopped yet"
-    if now.membership.marks:
-        return f"the lease of {now.membership.marks[0].consumer} may still run"
+    if now.membership.holds:
+        return f"the lease of {now.membership.holds[0].consumer} may still run"
     if any(end.view.ask for end in now.membership.ends):
         return "an incarnation is being ended"
     pending = [name for name, sent in withdrawn if sent.option == START_FETCHER]

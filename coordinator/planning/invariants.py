@@ -77,7 +77,7 @@ def _free(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
         return
     ended = {end.view.consumer: end.owners for end in plan.ends}
     taken: list[PartitionSet] = [snapshot.partitions.owners - united(ended.values())]
-    taken += [mark.partitions for mark in plan.state.marks]
+    taken += [hold.partitions for hold in plan.state.marks]
     for name, view in snapshot.members.channels.items():
         running = view.running if name not in ended else NONE
         commands = [sent.command for sent in view.commands if sent.command is not None]
@@ -92,25 +92,25 @@ def _free(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
 
 def _holds(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
     """An evicted member's partitions are held until its lease expires, also by the next coordinator."""
-    made = {(mark.consumer, mark.incarnation): mark for mark in plan.state.marks}
+    made = {(hold.consumer, hold.incarnation): hold for hold in plan.state.marks}
     for end in plan.ends:
         running = snapshot.partitions.existing(end.view.running)
         if end.evicted and end.view.channel is not None and running:
             hold = made.get((end.view.consumer, end.view.channel.incarnation))
             if hold is None or not running <= hold.partitions:
                 yield f"{end.view.consumer} is evicted without a hold on {min(running)}"
-    for mark in snapshot.state.marks:
-        age_s = snapshot.members.mark_age_s.get((mark.consumer, mark.incarnation), 0.0)
-        if age_s < mark.lease_ms / 1000 and mark not in plan.state.marks and not _lives(snapshot, mark):
-            yield f"the hold of {mark.consumer} is given up before its lease has expired"
+    for hold in snapshot.state.marks:
+        age_s = snapshot.members.hold_age_s.get((hold.consumer, hold.incarnation), 0.0)
+        if age_s < hold.lease_ms / 1000 and hold not in plan.state.marks and not _lives(snapshot, hold):
+            yield f"the hold of {hold.consumer} is given up before its lease has expired"
 
 
-def _lives(snapshot: Snapshot, mark: Mark) -> bool:
+def _lives(snapshot: Snapshot, hold: Mark) -> bool:
     """Whether the eviction of a hold was planned, but never committed."""
-    member, channel = snapshot.members.registered.get(mark.consumer), snapshot.members.channel_of(mark.consumer)
+    member, channel = snapshot.members.registered.get(hold.consumer), snapshot.members.channel_of(hold.consumer)
     registration = member.registration if member is not None else None
     lives = {each.incarnation for each in (registration, channel) if each is not None}
-    return registration is not None and lives == {mark.incarnation} and channel is not None and channel.is_live
+    return registration is not None and lives == {hold.incarnation} and channel is not None and channel.is_live
 
 
 def _stable(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
@@ -137,7 +137,7 @@ def _barrier(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
         for name, view in channels
         if view.channel is None or (name not in ended and view.channel.is_live and view.ask not in ("", client.ask))
     ]
-    earlier += [mark.consumer for mark in plan.state.marks]
+    earlier += [hold.consumer for hold in plan.state.marks]
     if earlier:
         yield f"{plan.starts[0][0]} is started, and {earlier[0]} may run an earlier assignment"
 

@@ -81,7 +81,7 @@ class Membership:
     :ivar live: consumer -> registration, of members that take commands.
     :ivar away: the same of static members that have left and keep their seat, with its partitions.
     :ivar forming: members that wait for the group's first generation.
-    :ivar marks: eviction holds: partitions that wait for the lease of an ended member.
+    :ivar holds: eviction holds: partitions that wait for the lease of an ended member.
     :ivar given_up: seats to remove without an incarnation to end.
     :ivar timers: seconds until the next timed action.
     """
@@ -90,7 +90,7 @@ class Membership:
     away: Mapping[str, Registration]
     forming: Mapping[str, Registration]
     ends: tuple[End, ...]
-    marks: tuple[Mark, ...]
+    holds: tuple[Mark, ...]
     given_up: tuple[SeatView, ...]
     agreed: Agreement
     timers: tuple[float, ...]
@@ -119,7 +119,7 @@ class _Admission:
     away: dict[str, Registration] = field(default_factory=dict)
     forming: dict[str, Registration] = field(default_factory=dict)
     ends: list[End] = field(default_factory=list)
-    marks: list[Mark] = field(default_factory=list)
+    holds: list[Mark] = field(default_factory=list)
     given_up: list[SeatView] = field(default_factory=list)
     agreed: Agreement = field(default_factory=Agreement)
     timers: list[float] = field(default_factory=list)
@@ -128,10 +128,10 @@ class _Admission:
     def everybody(self) -> dict[str, Registration]:
         return {**self.live, **self.away}
 
-    def mark(self, mark: Mark) -> None:
+    def hold(self, hold: Mark) -> None:
         """Hold partitions until an ended member's lease expires."""
-        self.marks.append(mark)
-        self.timers.append(mark.lease_ms / 1000)
+        self.holds.append(hold)
+        self.timers.append(hold.lease_ms / 1000)
 
     def decided(self) -> Membership:
         """The decided membership."""
@@ -140,7 +140,7 @@ class _Admission:
             self.away,
             self.forming,
             tuple(self.ends),
-            tuple(self.marks),
+            tuple(self.holds),
             tuple(self.given_up),
             self.agreed,
             tuple(self.timers),
@@ -159,7 +159,7 @@ def membership(snapshot: Snapshot, assignors: Mapping[str, Assignor], rules: Gro
             if member.registration is not None and is_live(member, snapshot.members.channels.get(name))
         }
     )
-    _keep_marks(snapshot, found)
+    _retain_holds(snapshot, found)
     _evict(snapshot, found)
     _end_departed(snapshot, found)
     _seats(snapshot, found)
@@ -183,15 +183,15 @@ def unusable(facts: MemberFacts, found: Membership) -> dict[str, str]:
 # ---- evictions
 
 
-def _keep_marks(snapshot: Snapshot, found: _Admission) -> None:
+def _retain_holds(snapshot: Snapshot, found: _Admission) -> None:
     """Retain the eviction holds whose lease has not expired."""
-    for mark in snapshot.state.marks:
-        registration = found.live.get(mark.consumer)
-        if registration is not None and registration.incarnation == mark.incarnation:
+    for hold in snapshot.state.marks:
+        registration = found.live.get(hold.consumer)
+        if registration is not None and registration.incarnation == hold.incarnation:
             continue  # its eviction was planned, but never committed: it lives
-        left_s = mark.lease_ms / 1000 - snapshot.members.mark_age_s.get((mark.consumer, mark.incarnation), 0.0)
+        left_s = hold.lease_ms / 1000 - snapshot.members.hold_age_s.get((hold.consumer, hold.incarnation), 0.0)
         if left_s > 0:
-            found.marks.append(mark)
+            found.holds.append(hold)
             found.timers.append(left_s)
 
 
@@ -245,7 +245,7 @@ def _end_live(
             snapshot.coordinator.longest_lease_ms if runs_unowned else 0
         )
         running = snapshot.partitions.existing(view.running)
-        found.mark(Mark(name, registration.incarnation, running, lease, reason, since_ms))
+        found.hold(Mark(name, registration.incarnation, running, lease, reason, since_ms))
 
 
 def _lease_ms(snapshot: Snapshot, name: str, registration: Registration) -> int:
@@ -284,7 +284,7 @@ def _end_departed(snapshot: Snapshot, found: _Admission) -> None:
             continue
         found.ends.append(End(view, reason, False, view.running & snapshot.partitions.owners, error, seat))
         if _runs_unowned(snapshot, view):
-            found.mark(Mark(name, channel.incarnation, NONE, lease_ms(snapshot, name), reason))
+            found.hold(Mark(name, channel.incarnation, NONE, lease_ms(snapshot, name), reason))
 
 
 # ---- static members (KIP-345)
@@ -456,15 +456,15 @@ def _hold_replaced(snapshot: Snapshot, found: _Admission) -> None:
     """
     if not needs_barrier(snapshot):
         return
-    known = {(mark.consumer, mark.incarnation) for mark in found.marks}
+    known = {(hold.consumer, hold.incarnation) for hold in found.holds}
     runs = any(view.ask for view in snapshot.members.channels.values())
     if snapshot.state.client is None and runs and all(consumer != UNKNOWN for consumer, _ in known):
         life, lease = f"epoch-{snapshot.coordinator.epoch}", snapshot.coordinator.longest_lease_ms
-        found.mark(Mark(UNKNOWN, life, NONE, lease, "the state was lost"))
+        found.hold(Mark(UNKNOWN, life, NONE, lease, "the state was lost"))
     for name, before in sorted(snapshot.state.target.items()):
         if before.is_sent and _is_taken_over(snapshot, name, before) and (name, before.incarnation) not in known:
             why = "another process has taken its name"
-            found.mark(Mark(name, before.incarnation, NONE, lease_ms(snapshot, name), why))
+            found.hold(Mark(name, before.incarnation, NONE, lease_ms(snapshot, name), why))
 
 
 def _is_taken_over(snapshot: Snapshot, name: str, before: Target) -> bool:

@@ -139,4 +139,4 @@ def _straggles(now: Round, desired: Desired, retained: Retained, withdrawn: With
     is_being_freed = is_stopping or bool(withdrawn) or bool(now.membership.ends)
     is_unknown = any(view.channel is None for view in now.members.channels.values())
     is_deferred = any(now.members.channels[name].compliance.paced for name in desired)
-    return late or bool(now.membership.marks) or is_unknown or is_deferred or not is_being_freed
+    return late or bool(now.membership.holds) or is_unknown or is_deferred or not is_being_freed

@@ -73,7 +73,7 @@ class ServerAssigned:
         assignor = self.assignors.get(members.agreed.strategy)
         assignment = TargetAssignment()
         if assignor is not None and members.everybody:
-            assignment = target_assignment(self.snapshot, members.everybody, assignor, members.marks)
+            assignment = target_assignment(self.snapshot, members.everybody, assignor, members.holds)
         is_eager = assignor is None or assignor.is_eager
         is_new = differs(self.snapshot.state, assignment, members)
         is_new = is_new or has_lost_owners(self.snapshot, members, is_eager)

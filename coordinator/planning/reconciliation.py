@@ -258,6 +258,6 @@ def taken_partitions(now: Round) -> PartitionSet:
         running = view.running if name in now.membership.live else NONE
         starts = (sent.command for sent in view.commands if sent.command is not None)
         taken += [command.started - running for command in starts if command.option == START_FETCHER]
-    taken += [mark.partitions for mark in now.membership.marks]
+    taken += [hold.partitions for hold in now.membership.holds]
     removed: PartitionSet = united(end.owners for end in ends.values())
     return united([*taken, now.partitions.owners - removed])

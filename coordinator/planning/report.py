@@ -59,7 +59,7 @@ def state_of(
         strategy=decision.strategy,
         target=target,
         topics=assignment.topics,
-        marks=members.marks,
+        marks=members.holds,
         reason=_reason(members, moves, asks),
         left_out=bounded({**unusable(snapshot.members, members), **assignment.left_out}, BEYOND),
         client=asks.client,
@@ -229,9 +229,9 @@ def replaced_of(snapshot: Snapshot, generation: int) -> Rebalance | None:
 def _evicted(state: GroupState, left: Sequence[str], ends: Sequence[End]) -> tuple[Evicted, ...]:
     """Why members that left were evicted: in this turn, or since the last generation, by their holds."""
     found: dict[str, tuple[str, int | None]] = {}
-    for mark in state.marks:
-        if mark.since_ms is not None:  # others may be of members that have left
-            found[f"{mark.consumer}/{mark.incarnation[:8]}"] = mark.reason, mark.since_ms
+    for hold in state.marks:
+        if hold.since_ms is not None:  # others may be of members that have left
+            found[f"{hold.consumer}/{hold.incarnation[:8]}"] = hold.reason, hold.since_ms
     for end in ends:
         if end.evicted and end.view.channel is not None:
             found[f"{end.view.consumer}/{end.view.channel.incarnation[:8]}"] = end.reason, end.since_ms

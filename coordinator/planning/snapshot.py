@@ -206,14 +206,14 @@ class MemberFacts:
     :ivar registered: their `ids` znodes.
     :ivar seats: instance id -> seat, of static members, present or away.
     :ivar slots: the consumers of the group's fetcher pools; read only before its first generation.
-    :ivar mark_age_s: (consumer, incarnation) of each eviction hold -> seconds since it was made or first read here.
+    :ivar hold_age_s: (consumer, incarnation) of each eviction hold -> seconds since it was made or first read here.
     """
 
     channels: Mapping[str, ChannelView] = field(default_factory=dict)
     registered: Mapping[str, Member] = field(default_factory=dict)
     seats: Mapping[str, SeatView] = field(default_factory=dict)
     slots: frozenset[str] = frozenset()
-    mark_age_s: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    hold_age_s: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     def channel_of(self, consumer: str) -> Channel | None:
         """The data of a member's channel; None without a readable one."""

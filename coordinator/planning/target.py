@@ -85,17 +85,17 @@ def is_live(member: Member, view: ChannelView | None) -> bool:
 
 
 def target_assignment(
-    snapshot: Snapshot, members: Mapping[str, Registration], assignor: Assignor, marks: Sequence[Mark] = ()
+    snapshot: Snapshot, members: Mapping[str, Registration], assignor: Assignor, holds: Sequence[Mark] = ()
 ) -> TargetAssignment:
     """Assign every assignable partition to the members, static ones that are away included.
 
     Partitions that do not fit into `state`, beside the largest command, are left out from the last topic's last one
     on: the same ones until members or topics change, so that a sticky strategy repeats its result.
 
-    :param marks: evictions, which are in the state too.
+    :param holds: of evictions; they are in the state, too.
     :raises RebalanceFailed: when the assignor fails, or breaks its contract; or when the members alone do not fit.
     """
-    room = max(ROOM_BYTES - sum(len(compact(mark.to_json())) for mark in marks), 2 * LEAST_BESIDE)
+    room = max(ROOM_BYTES - sum(len(compact(hold.to_json())) for hold in holds), 2 * LEAST_BESIDE)
     demand = _demand(snapshot, members)
     least = _bytes_of(demand.found({}))
     if least >= room:

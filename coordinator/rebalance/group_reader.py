@@ -159,7 +159,7 @@ class GroupReader:
         on_thread = self._threads.read(state, members, channels, owners)
         now_ms = self._term.clock.now_ms()
         at = ReadTimes(now_s, now_ms, now_ms - round(1000 * changed_s))
-        marks = {
+        hold_ages_s = {
             (m.consumer, m.incarnation): self._memory.age_s("mark", m.consumer, m.incarnation) for m in state.marks
         }
         failed = state.client.failed_ask if state.client is not None else ""
@@ -170,7 +170,7 @@ class GroupReader:
             self._group,
             CoordinatorFacts(self._term.epoch, self._term.runtime.wall_ms(), self._longest_lease_ms),
             state,
-            MemberFacts(channels, members, found_seats, slots, marks),
+            MemberFacts(channels, members, found_seats, slots, hold_ages_s),
             PartitionFacts(topics, owners, offsets, on_thread),
             RequestFacts(asks, sync_request, failed_age_s, grown_age_s),
             region,
@@ -350,9 +350,9 @@ class GroupReader:
         if state is None or state.generation < seen:
             # By its mzxid: a state that is lost again is waited for again.
             longer_ms = max(0, self._longest_lease_ms - LONGEST_LEASE_MS)
-            mark = _anybody(topics, str(node.stat.mzxid), UNKNOWN_LEASE_MS + longer_ms)
+            hold = _anybody(topics, str(node.stat.mzxid), UNKNOWN_LEASE_MS + longer_ms)
             runs = any(view.ask for view in channels.values())
-            state = replace(state or GroupState(), generation=seen, marks=(mark,) if mark.partitions or runs else ())
+            state = replace(state or GroupState(), generation=seen, marks=(hold,) if hold.partitions or runs else ())
         return state
 
 
