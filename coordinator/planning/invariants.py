@@ -62,12 +62,12 @@ def _one_command(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
     moved = [name for name, _ in (*plan.stops, *plan.starts)]
     for name in moved:
         commands = snapshot.members.channels[name].commands
-        left = [sent for sent in commands if _is_move(sent.command) and (name, sent.name) not in withdrawn]
+        left = [sent for sent in commands if _is_stop_or_start(sent.command) and (name, sent.name) not in withdrawn]
         if left or moved.count(name) > 1:
             yield f"{name} gets a second command"
 
 
-def _is_move(command: Command | None) -> bool:
+def _is_stop_or_start(command: Command | None) -> bool:
     return command is not None and command.option in (START_FETCHER, STOP_FETCHER)
 
 

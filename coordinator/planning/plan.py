@@ -17,7 +17,7 @@ from ..zk.znodes.records import Command
 from .asking import Asking
 from .kind import kind_of
 from .membership import End, GroupRules, membership
-from .reconciliation import Moves, Round, reconcile, with_pauses
+from .reconciliation import Reconciliation, Round, reconcile, with_pauses
 from .regional import Guarded, RegionStep
 from .report import again_s, history_of_turn, state_of
 from .snapshot import RequestView, SeatView, SentCommand, Snapshot
@@ -96,10 +96,10 @@ def plan(
     guarded = kind.guard.guard(kind.policy.decide(members), members, kind.policy)
     now = _round(snapshot, guarded)
     protocol = kind.protocol(guarded)
-    moves = kind.guard.overlay(now, with_pauses(now, reconcile(now, protocol)), guarded.step)
-    recorded = protocol.recorded(now, moves.starts)
-    state = state_of(snapshot, guarded, moves, recorded, kind.guard.binding(now, guarded.step))
-    return _written(snapshot, guarded, moves, state, trigger)
+    steps = kind.guard.overlay(now, with_pauses(now, reconcile(now, protocol)), guarded.step)
+    recorded = protocol.recorded(now, steps.starts)
+    state = state_of(snapshot, guarded, steps, recorded, kind.guard.binding(now, guarded.step))
+    return _written(snapshot, guarded, steps, state, trigger)
 
 
 def _round(snapshot: Snapshot, guarded: Guarded) -> Round:
@@ -120,31 +120,31 @@ def _round(snapshot: Snapshot, guarded: Guarded) -> Round:
     )
 
 
-def _written(snapshot: Snapshot, guarded: Guarded, moves: Moves, state: GroupState, trigger: str) -> Plan:
+def _written(snapshot: Snapshot, guarded: Guarded, steps: Reconciliation, state: GroupState, trigger: str) -> Plan:
     """The plan that writes `state`."""
     decision, members, asking = guarded.decision, guarded.members, guarded.decision.asking
-    rebalance, replaced, forgotten = history_of_turn(snapshot, guarded, moves, state, trigger)
-    sent = (*moves.stops, *moves.starts, *moves.drains, *((asking.assign,) if asking.assign is not None else ()))
+    rebalance, replaced, forgotten = history_of_turn(snapshot, guarded, steps, state, trigger)
+    sent = (*steps.stops, *steps.starts, *steps.drains, *((asking.assign,) if asking.assign is not None else ()))
     return Plan(
         state=state,
         is_new_generation=decision.is_new,
         ends=members.ends,
         given_up=members.given_up,
-        withdrawn=moves.withdrawn,
-        stops=moves.stops,
-        starts=moves.starts,
-        drains=moves.drains,
-        draining=frozenset(moves.draining).union(consumer for consumer, _ in moves.drains),
+        withdrawn=steps.withdrawn,
+        stops=steps.stops,
+        starts=steps.starts,
+        drains=steps.drains,
+        draining=frozenset(steps.draining).union(consumer for consumer, _ in steps.drains),
         region=guarded.step,
         rebalance=rebalance,
         replaced=replaced,
         forgotten=forgotten,
-        again_s=again_s(snapshot, guarded, moves),
-        outstanding=frozenset(moves.retained).union(
-            moves.draining,
+        again_s=again_s(snapshot, guarded, steps),
+        outstanding=frozenset(steps.retained).union(
+            steps.draining,
             (consumer for consumer, _ in sent),
             (consumer for consumer, _ in decision.assignment.retained),
         ),
         asking=asking,
-        deferred=moves.deferred,
+        deferred=steps.deferred,
     )

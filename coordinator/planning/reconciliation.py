@@ -79,7 +79,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Moves:
+class Reconciliation:
     """The steps of a group's members from their current assignment to the target.
 
     :ivar steps: consumer -> its step, for the addressed members.
@@ -177,13 +177,13 @@ class MemberProtocol:
         return now.assignment.target
 
 
-def reconcile(now: Round, protocol: MemberProtocol) -> Moves:
+def reconcile(now: Round, protocol: MemberProtocol) -> Reconciliation:
     """The step of each member that is due now (seed 000, `rebalance` 4.1 and 4.2)."""
     desired = {name: protocol.desired(now, name) for name in addressed(now)}
     retained, withdrawn = _sorted_commands(now, protocol, desired)
     obstacles = protocol.obstacles(now, desired, retained, withdrawn)
     drains = [name for name, command in desired.items() if command is not None and command.option == DRAIN]
-    return Moves(
+    return Reconciliation(
         {name: _step(now, protocol, name, command, retained.get(name), obstacles) for name, command in desired.items()},
         withdrawn,
         obstacles.reason,
@@ -234,7 +234,7 @@ def addressed(now: Round) -> list[str]:
     return [name for name in sorted(live) if name in target and target[name].incarnation == live[name].incarnation]
 
 
-def with_pauses(now: Round, found: Moves) -> Moves:
+def with_pauses(now: Round, found: Reconciliation) -> Reconciliation:
     """`found` without commands that were sent several times, until their pause is over."""
     due = {
         name: pause_s

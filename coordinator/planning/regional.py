@@ -14,7 +14,7 @@ from ..zk.znodes.json_fields import MAX_CONTINUED, MAX_COUNT
 from ..zk.znodes.regions import FAILED, RESETTING, RUNNING, GroupRegion, Region, RegionMembership
 from .membership import Membership
 from .policy import AssignmentPolicy, Decision
-from .reconciliation import MemberProtocol, Moves, Round
+from .reconciliation import MemberProtocol, Reconciliation, Round
 from .snapshot import RegionView, SentCommand, Snapshot
 from .stateful import StatefulProtocol, drain_of, progress_of
 from .target import TargetAssignment
@@ -78,7 +78,7 @@ class RegionGuard:
         """The members' protocol, None for that of a group without a region."""
         return None
 
-    def overlay(self, now: Round, found: Moves, step: RegionStep | None) -> Moves:
+    def overlay(self, now: Round, found: Reconciliation, step: RegionStep | None) -> Reconciliation:
         """The steps with those of the region's checkpoint."""
         return found
 
@@ -111,7 +111,7 @@ class SealingRegion(RegionGuard):
             step = replace(step, after=replace(step.after, open=0), aborted=step.after.open, is_touched=True)
         return Guarded(decision, members, step)
 
-    def overlay(self, now: Round, found: Moves, step: RegionStep | None) -> Moves:
+    def overlay(self, now: Round, found: Reconciliation, step: RegionStep | None) -> Reconciliation:
         """Add the drains of the open checkpoint.
 
         A new generation or incarnation ends the checkpoint before its first command is sent: a contributor seals
@@ -161,7 +161,7 @@ class StatefulRegion(RegionGuard):
             return None
         return StatefulProtocol(step.after, self.view.cut, step.after.cut_of(self.snapshot.group))
 
-    def overlay(self, now: Round, found: Moves, step: RegionStep | None) -> Moves:
+    def overlay(self, now: Round, found: Reconciliation, step: RegionStep | None) -> Reconciliation:
         if step is None or not step.held_for or now.assignment.target:
             return found
         return replace(found, blocked_by=f"waits for checkpoint {step.held_for} of consistent region {step.name}")

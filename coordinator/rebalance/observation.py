@@ -159,14 +159,14 @@ def written(memory: Memory, plan: Plan, group_czxid: int, now_s: float) -> Memor
             continue
         busy.add(name)
         clock = replace(clock, since=now_s if clock.since is None else clock.since)
-        if _is_move(command):
+        if _is_stop_or_start(command):
             wave = wave_of(command)
             last, times, _ = clock.waves.get(command.option, (wave, 0, now_s))
             waves = {**clock.waves, command.option: (wave, 1 + (times if last == wave else 0), now_s)}
             clock = replace(clock, sent=command, waves=waves)
         clocks[name] = clock
     for name, clock in clocks.items():
-        sent = next(filter(_is_move, clock.pending.values()), clock.sent)
+        sent = next(filter(_is_stop_or_start, clock.pending.values()), clock.sent)
         if plan.is_new_generation and clock.is_unowned:
             since = now_s if clock.since is None else clock.since
             clocks[name] = replace(clock, sent=sent, lost_at=now_s, since=since)
@@ -219,7 +219,7 @@ def _observed(
     # Without its contribution a checkpoint is aborted, and the member stays.
     pending = {sent.name: sent.command for sent in view.commands if sent.option != DRAIN}
     if clock is None or clock.incarnation != channel.incarnation:
-        clock = Clock(channel.incarnation, sent=next(filter(_is_move, pending.values()), None))
+        clock = Clock(channel.incarnation, sent=next(filter(_is_stop_or_start, pending.values()), None))
     elif clock.sent is not None and is_carried_out(clock.sent, view, has_owners):
         # Commands are read before the channel: this one may have been removed meanwhile.
         pending = {name: command for name, command in pending.items() if command != clock.sent}
@@ -257,8 +257,7 @@ def _without(clock: Clock, back: SentCommand) -> Clock:
     return replace(clock, sent=None, withdrawn=back.name if back.command != clock.begun else "")
 
 
-def _is_move(command: Command | None) -> bool:
-    """Whether a command is a stop or start."""
+def _is_stop_or_start(command: Command | None) -> bool:
     return command is not None and command.option in (START_FETCHER, STOP_FETCHER)
 
 
