@@ -275,7 +275,7 @@ class Coordinator:
             self._ended.wait(self._term.lease.due_s)
 
     def _sweep(self) -> None:
-        """Read everything again at each interval, and collect what ended consumers left."""
+        """Read everything again at each interval, and collect the leftovers of ended consumers."""
         while not self._ended.wait(self._term.config.sweep_interval_ms / 1000):
             self._listeners.look_again()
             self._collect(self._collector.collect)

@@ -39,9 +39,9 @@ class Event(NamedTuple):
 
 
 class Agenda:
-    """Events of two lanes. All changes that are there are taken in turn, then one piece of long work.
+    """Events of two lanes: all queued changes are taken in turn, then one piece of long work.
 
-    So a change waits for each other change once, and for one piece of long work.
+    A change waits for each other change once, and for one piece of long work.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -54,19 +54,19 @@ class Agenda:
         self._runtime = runtime
 
     def put_at(self, event: Event, time: float) -> None:
-        """A change that is taken at `time`, by the monotonic clock; no later than one of its kind that waits."""
+        """Queue a change for `time`, by the monotonic clock; no later than an equal one that waits."""
         with self._added:
             self._later[event] = min(time, self._later.get(event, time))
             self._added.notify_all()
 
     def put(self, event: Event) -> None:
-        """A change: one of several equal ones is kept."""
+        """Queue a change; equal ones are queued once."""
         with self._added:
             self._changes[event] = None
             self._added.notify_all()
 
     def put_long(self, event: Event) -> None:
-        """A piece of long work."""
+        """Queue a piece of long work."""
         with self._added:
             self._long[event] = None
             self._added.notify_all()
@@ -153,7 +153,7 @@ class Listeners:
 
         :raises StoreError: when one of the reads fails; the caller resigns.
         """
-        self.pause_change()  # before any turn: a new coordinator obeys it from the first
+        self.pause_change()  # before any turn: it applies to a new coordinator's first turn, too
         self.region_change()
         self._topics.topic_change()
         self.group_change()

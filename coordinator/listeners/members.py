@@ -28,7 +28,7 @@ BYTES_AT_ONCE = 4_000_000
 READ_AT_ONCE = 50
 MEMBERS_READ = "members read"
 READS, READ_GAP_S, LONGEST_READ_PAUSE_S = 50, 1.0, 1.0
-"""So many reads of a group for events less than `READ_GAP_S` apart come without a pause: a member may change its
+"""Reads of a group for events less than `READ_GAP_S` apart that come without a pause: a member may change its
 registration in a loop."""
 
 
@@ -110,7 +110,7 @@ class MemberListener:
         return new, gone
 
     def read_changed(self, name: str) -> float:
-        """Read a group of which a watch has fired; returns 0, or the time before which it is not to be read.
+        """Read a group whose watch has fired; returns 0, or the time before which it is not to be read.
 
         No watch is set until then: so an event costs a request only when it is its turn.
         """
@@ -192,7 +192,7 @@ class MemberListener:
             self._ask(GroupTurn(name), changes_between(before or {}, after) or MEMBERS_READ)
 
     def _forget_changed(self, paths: GroupPaths, group: _Group, consumers: Sequence[str]) -> int:
-        """Those whose watch was lost are read again: of many, one request without watches shows the changes.
+        """Forget registrations whose watch was lost, to read them again: one request without watches shows the changes.
 
         :returns: the bytes that were read.
         """

@@ -1,4 +1,4 @@
-"""What the members of a group agree on: Kafka's rule, the strategy with the most votes of those that all support. Pure.
+"""A group's strategy by Kafka's rule: the one with the most votes among those that all members support. Pure.
 
 Client-side assignment takes part in the vote: it wins when every member offers it and most prefer it.
 """
@@ -17,12 +17,12 @@ from ..zk.znodes.group_state import CONSUMER, MAX_GROUP_METADATA_BYTES, MAX_META
 from ..zk.znodes.regions import RegionMembership
 
 ESTABLISHED, RETURNING, NEWCOMER = range(3)
-"""Ranks of members: those with a target; static ones that come back to theirs; all others."""
+"""Ranks of members: those with a target; static ones that return to theirs; all others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What the members of a group have in common.
+    """The properties that a group's members share.
 
     :ivar is_client_side: whether a member decides by the strategy, not this node.
     :ivar region: the group's consistent region.
@@ -50,7 +50,7 @@ class Offer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A member in the choice.
+    """A member that votes.
 
     :ivar protocols: the coordinator's strategies that it supports, in order of preference.
     :ivar rank: one of the three above.

@@ -1,4 +1,4 @@
-"""Whether a leader's answer may become the target: checked for safety, not interpreted. Pure.
+"""Checks a leader's proposed assignment for safety before it becomes the target. Pure.
 
 Seed 001, SyncGroup: the coordinator takes the leader's assignment as it is. It only rejects double ownership, claims
 that no thread can make, and sizes over ZooKeeper's limits.
@@ -14,7 +14,7 @@ from ..zk.znodes.partitions import PartitionSet, TopicPartition, united
 from ..zk.znodes.paths import shown
 from ..zk.znodes.ranges import encode
 from ..zk.znodes.records import Topic
-from .snapshot import AskView
+from .snapshot import RequestView
 from .target import OWNER_PATHS_A_SESSION, owner_path_bytes
 
 MAX_THREADS = 10_000
@@ -35,7 +35,7 @@ class Verdict:
     left_out: Mapping[str, str] = field(default_factory=dict)
 
 
-def verdict_on(group: str, view: AskView, topics: Mapping[str, Topic]) -> Verdict:
+def verdict_on(group: str, view: RequestView, topics: Mapping[str, Topic]) -> Verdict:
     """Decide on the answer of an ask.
 
     :param topics: every existing topic, as the coordinator reads it.

@@ -1,4 +1,4 @@
-"""Client-side assignment in a turn: whether to ask, which leader, and the effect of its answer. Pure.
+"""Client-side assignment in a turn: requests to the group's leader, and adoption of its answer. Pure.
 
 Seed 001 with one departure: no member stops before the answer is known. An ask changes nothing; generation and target
 move when an answer is adopted, and from there stops and starts are those of every rebalance.
@@ -32,37 +32,37 @@ from ..zk.znodes.records import ASSIGN, ASSIGNMENT_FAILED, LONGEST_REASON, START
 from .answers import outdated_topic, verdict_on
 from .membership import Membership
 from .rebalance_history import changes_between
-from .snapshot import AskView, MemberFacts, Snapshot, SyncRequestView
-from .target import Wanted
+from .snapshot import MemberFacts, RequestView, Snapshot, SyncRequestView
+from .target import TargetAssignment
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """A turn's actions on asks.
+    """Changes to assignment requests decided in one turn.
 
-    :ivar assignment: the target in force: the adopted answer's, or the group's previous one.
+    :ivar assignment: the current target: the adopted answer's, or the group's previous one.
     :ivar client: the next `client` of `state`.
     :ivar is_adopted: whether an answer becomes the target in this turn.
-    :ivar made: the name and content of an ask to create.
+    :ivar made: name and content of a request to create.
     :ivar assign: the command for its leader, or the one that is sent again.
     :ivar notices: `assignment-failed` commands, each with its member.
-    :ivar unneeded: asks to remove.  :ivar superseded: those to remove once every member has a later one's command.
-    :ivar answered: the leader's request that the new ask fulfils.
+    :ivar obsolete: requests to remove.  :ivar superseded: those to remove once every member has a later one's command.
+    :ivar answered: the `sync_request` that the new request answers.
     :ivar waits: why the group is not Stable; empty otherwise.
     :ivar has_failed: whether the last leader failed and no other has been asked yet.
     :ivar timers: seconds until the next timed action.
     :ivar reason: trigger of the adopted answer.
     """
 
-    assignment: Wanted = field(default_factory=Wanted)
+    assignment: TargetAssignment = field(default_factory=TargetAssignment)
     client: ClientSide | None = None
     strategy: str = ""
     is_adopted: bool = False
     made: tuple[str, Ask] | None = None
     assign: tuple[str, Command] | None = None
     notices: tuple[tuple[str, Command], ...] = ()
-    unneeded: tuple[AskView, ...] = ()
-    superseded: tuple[AskView, ...] = ()
+    obsolete: tuple[RequestView, ...] = ()
+    superseded: tuple[RequestView, ...] = ()
     answered: SyncRequestView | None = None
     waits: str = ""
     has_failed: bool = False
@@ -93,7 +93,7 @@ class Group:
         asks = self.snapshot.requests.asks
         return ClientSide(self.membership.agreed.protocol_type, floor=asks[-1].name if asks else "")
 
-    def view(self, name: str) -> AskView | None:
+    def view(self, name: str) -> RequestView | None:
         return next((view for view in self.snapshot.requests.asks if view.name == name), None)
 
     @property
@@ -110,7 +110,7 @@ class Group:
         return ask_name(number)
 
     @property
-    def out(self) -> AskView | None:
+    def out(self) -> RequestView | None:
         """The pending ask: neither adopted nor failed."""
         handled = max(map(ask_number, (self.before.ask, self.before.failed_ask, self.before.floor)))
         open_ones = [view for view in self.snapshot.requests.asks if ask_number(view.name) > handled]
@@ -123,7 +123,7 @@ MOST_NOTICES = 10
 """Limit of `assignment-failed` commands in the channel of a member that does not read them."""
 
 ROOM_BYTES = 8_000
-"""Bytes of a multi reserved for its fence, reasons and marks, beside `state` and its companions."""
+"""Bytes of a multi reserved for its fence, reasons and holds, beside `state` and its companions."""
 
 OUTDATED_AT_MOST = 5
 """Consecutive answers that may be for outdated topics; the next one counts as a failure of its leader."""
@@ -137,7 +137,7 @@ def group_of(snapshot: Snapshot, membership: Membership, trigger: str, timeout_s
 
 def asking(group: Group) -> Asking:
     """Decide this turn's changes of assignment requests."""
-    return with_unneeded_asks(group, _pending_ask(group) or _new_ask(group))
+    return with_obsolete_asks(group, _pending_ask(group) or _new_ask(group))
 
 
 def postponed(group: Group, found: Asking) -> Asking:
@@ -146,7 +146,7 @@ def postponed(group: Group, found: Asking) -> Asking:
     if not found.is_adopted or view is None or view.ask is None:
         return found
     waits = f"the answer of {view.ask.leader} waits for a checkpoint of the region"
-    return with_unneeded_asks(group, replace(unchanged(group, group.before), waits=waits))
+    return with_obsolete_asks(group, replace(unchanged(group, group.before), waits=waits))
 
 
 def _ask_member(snapshot: Snapshot, consumer: str, one: Registration) -> AskMember:
@@ -181,9 +181,9 @@ def _is_leader_alive(group: Group, ask: Ask) -> bool:
     return registration.incarnation == ask.incarnation and ask.protocol in registration.client.protocols
 
 
-def _wait_for_answer(group: Group, view: AskView, ask: Ask) -> Asking:
-    """The leader was asked. A command of another epoch, or one removed with it, is sent again for the same ask.
-    A command of this epoch that is gone was removed by the leader, without an answer."""
+def _wait_for_answer(group: Group, view: RequestView, ask: Ask) -> Asking:
+    """Wait for the leader. A command of another epoch, or one removed with it, is sent again; a missing command of
+    this epoch was acknowledged without an answer."""
     sent = _assign_command(group, ask.leader, view.name)
     commands = group.snapshot.members.channels[ask.leader].commands
     existing = next((each.name for each in commands if each.command == sent), None)
@@ -204,7 +204,7 @@ def _assign_command(group: Group, leader: str, ask: str) -> Command:
     return Command(ASSIGN, group.snapshot.coordinator.epoch, state.generation, incarnation, ask=ask)
 
 
-def _decided(group: Group, view: AskView, ask: Ask) -> Asking | None:
+def _decided(group: Group, view: RequestView, ask: Ask) -> Asking | None:
     """The answer adopted, or its leader's failure; None to ask the leader again, since topics have changed."""
     verdict = verdict_on(group.snapshot.group, view, group.snapshot.partitions.topics)
     if verdict.failure:
@@ -218,7 +218,7 @@ def _decided(group: Group, view: AskView, ask: Ask) -> Asking | None:
     return None
 
 
-def _adopted(group: Group, view: AskView, ask: Ask, left_out: Mapping[str, str]) -> Asking:
+def _adopted(group: Group, view: RequestView, ask: Ask, left_out: Mapping[str, str]) -> Asking:
     """The leader's answer without departed members; omitted members are idle."""
     answer = view.answer
     target = {}
@@ -232,7 +232,7 @@ def _adopted(group: Group, view: AskView, ask: Ask, left_out: Mapping[str, str])
             is_sent = before is not None and before.is_sent and before.incarnation == registration.incarnation
             has_state = entry is not None and bool(entry.member_state)
             target[name] = Target(registration.incarnation, threads, has_state, is_sent)
-    assignment = Wanted(
+    assignment = TargetAssignment(
         {**unreadable(group.snapshot.state, group.snapshot.members, group.membership), **target},
         dict(sorted(answer.topics.items())) if answer is not None else {},
         left_out,
@@ -262,7 +262,7 @@ def _too_large(group: Group, ask: Ask, found: Asking) -> str:
         target=assignment.target,
         topics=assignment.topics,
         left_out=assignment.left_out,
-        marks=tuple(group.membership.marks),
+        marks=tuple(group.membership.holds),
         reason=None,
     )
     size, room = len(after.to_bytes()), MAX_COMMIT_BYTES - ROOM_BYTES
@@ -275,14 +275,14 @@ def _too_large(group: Group, ask: Ask, found: Asking) -> str:
     )
 
 
-def _start(assignment: Wanted, target: Target) -> Command:
+def _start(assignment: TargetAssignment, target: Target) -> Command:
     """The largest `start-fetcher` of a target."""
     topics = {topic: assignment.topics.get(topic, "") for topic in topics_of(target.partitions)}
     longest = 10**10
     return Command(START_FETCHER, longest, longest, target.incarnation, target.threads, NONE, topics, assignment.ask)
 
 
-def _failed(group: Group, view: AskView, ask: Ask, why: str) -> Asking:
+def _failed(group: Group, view: RequestView, ask: Ask, why: str) -> Asking:
     """Rule 6: the group keeps running, the waiting members are notified, the next leader is asked after a backoff."""
     before = group.before
     known = ask.members.get(ask.leader)
@@ -326,7 +326,8 @@ def _new_ask(group: Group) -> Asking:
     quiet = unchanged(group, before)
     if not group.membership.everybody:
         target = unreadable(group.snapshot.state, group.snapshot.members, group.membership)
-        return replace(quiet, assignment=Wanted(target, {}, {}, before.ask, is_exclusive=True)) if target else Asking()
+        assignment = TargetAssignment(target, {}, {}, before.ask, needs_barrier=True)
+        return replace(quiet, assignment=assignment) if target else Asking()
     reason = _ask_reason(group)
     if not reason:
         grown_s = group.snapshot.requests.grown_age_s
@@ -451,9 +452,10 @@ def unchanged(group: Group, client: ClientSide, commands: Set[tuple[str, str]] =
     state, before = group.snapshot.state, group.before
     target = {name: _for_incarnation(group, name, one) for name, one in (state.target or sent_starts(group)).items()}
     left_out = {name: why for name, why in state.left_out.items() if name in state.topics}
-    kept = unread_notices(group) | commands
-    want = Wanted(target, state.topics, left_out, before.ask, before.protocol_type != CONSUMER, kept)
-    return Asking(want, client, state.strategy)
+    retained = unread_notices(group) | commands
+    needs_barrier = before.protocol_type != CONSUMER
+    assignment = TargetAssignment(target, state.topics, left_out, before.ask, needs_barrier, retained)
+    return Asking(assignment, client, state.strategy)
 
 
 def _for_incarnation(group: Group, name: str, one: Target) -> Target:
@@ -510,13 +512,13 @@ def _sent_notices(group: Group) -> list[tuple[str, str, Command]]:
 
 
 def unread_notices(group: Group) -> frozenset[tuple[str, str]]:
-    """Those of this epoch stay, also when commands follow."""
+    """`assignment-failed` commands of this epoch: they stay, also when others follow."""
     epoch = group.snapshot.coordinator.epoch
     return frozenset((name, sent) for name, sent, command in _sent_notices(group) if command.epoch == epoch)
 
 
-def with_unneeded_asks(group: Group, found: Asking) -> Asking:
-    """Add unneeded asks: all but the adopted one, the pending one, the last failed one, and, until every member has the
+def with_obsolete_asks(group: Group, found: Asking) -> Asking:
+    """Add obsolete requests: all but the adopted, the pending and the last failed one, and, until every member has the
     new target, those whose entries a start may name."""
     client = found.client
     names = {client.ask, client.failed_ask} if client is not None else set()
@@ -526,11 +528,11 @@ def with_unneeded_asks(group: Group, found: Asking) -> Asking:
     adopted = ask_number(client.ask) if client is not None else 0
     readable = _readable_asks(group)
     was_adopted = [v for v in old if v.answer is not None and ask_number(v.name) < adopted and v.name in readable]
-    unneeded = tuple(view for view in old if view not in was_adopted)
+    obsolete = tuple(view for view in old if view not in was_adopted)
     answered = found.answered if client is not None else group.snapshot.requests.sync_request
     return replace(
         found,
-        unneeded=unneeded,
+        obsolete=obsolete,
         superseded=tuple(was_adopted),
         answered=answered,
         notices=(*_resent_notices(group), *found.notices),
@@ -545,7 +547,7 @@ def _readable_asks(group: Group) -> set[str]:
 
 
 def _resent_notices(group: Group) -> tuple[tuple[str, Command], ...]:
-    """Those of an earlier epoch: withdrawn with the others, and sent again."""
+    """`assignment-failed` commands of an earlier epoch: withdrawn with the others, and sent again."""
     epoch, generation = group.snapshot.coordinator.epoch, group.snapshot.state.generation
     return tuple(
         (name, replace(command, epoch=epoch, generation=generation))

@@ -171,7 +171,7 @@ def _holdup(readers: Readers) -> str:
 
 
 def shown_bytes(size: int) -> str:
-    """Bytes for people: `512 bytes`, `3.1 GiB`."""
+    """Bytes as text: `512 bytes`, `3.1 GiB`."""
     value, units = float(size), ["bytes", "KiB", "MiB", "GiB", "TiB"]
     while value >= 1024 and len(units) > 1:
         value, units = value / 1024, units[1:]

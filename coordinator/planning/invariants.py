@@ -1,7 +1,7 @@
-"""What every plan must keep, spelled out from the snapshot once more: checked before anything of it is written. Pure.
+"""The invariants of a plan, derived from the snapshot a second time and checked before the commit. Pure.
 
-No function that has decided is used here: a mistake there is not repeated. Each invariant has a mutation of the product
-that it stops (`tests/unit/test_turns.py`).
+It shares no function with the planner, so that it does not repeat a mistake. Each invariant is tested by a mutation
+that violates it (`tests/unit/test_turns.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .snapshot import Snapshot
 
 
 def broken_invariants(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
-    """A sentence for each invariant that a plan breaks."""
+    """A sentence for each violated invariant."""
     for check in (_generation, _target, _commands, _one_command, _free, _holds, _seats, _stable, _barrier, _reset):
         yield from check(snapshot, plan)
 
@@ -69,7 +69,7 @@ def _target(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
 
 
 def _commands(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
-    """Each is for the live incarnation, of this epoch and generation, and names what that may have."""
+    """Each command is for a live incarnation, of this epoch and generation, with partitions that it may have."""
     order, ended = (snapshot.coordinator.epoch, plan.state.generation), {end.view.consumer for end in plan.ends}
     for name, command in (*plan.stops, *plan.starts, *plan.drains):
         channel = snapshot.members.channel_of(name)
@@ -101,12 +101,12 @@ def _one_command(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
 
 
 def _free(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
-    """What is started newly has no other fetcher, and cannot get one by a command that is out."""
+    """A newly started partition has no other fetcher, and no other outstanding start."""
     if not plan.starts:
         return
     ended = {end.view.consumer: end.owners for end in plan.ends}
     taken: list[PartitionSet] = [snapshot.partitions.owners - united(ended.values())]
-    taken += [mark.partitions for mark in plan.state.marks]
+    taken += [hold.partitions for hold in plan.state.marks]
     for name, view in snapshot.members.channels.items():
         running = view.running if name not in ended else NONE
         commands = [sent.command for sent in view.commands if sent.command is not None]
@@ -120,26 +120,26 @@ def _free(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
 
 
 def _holds(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
-    """What an evicted member runs waits for its lease, also under the next coordinator."""
-    made = {(mark.consumer, mark.incarnation): mark for mark in plan.state.marks}
+    """An evicted member's partitions are held until its lease expires, also by the next coordinator."""
+    made = {(hold.consumer, hold.incarnation): hold for hold in plan.state.marks}
     for end in plan.ends:
         running = snapshot.partitions.existing(end.view.running)
         if end.evicted and end.view.channel is not None and running:
             hold = made.get((end.view.consumer, end.view.channel.incarnation))
             if hold is None or not running <= hold.partitions:
                 yield f"{end.view.consumer} is evicted without a hold on {min(running)}"
-    for mark in snapshot.state.marks:
-        age_s = snapshot.members.mark_age_s.get((mark.consumer, mark.incarnation), 0.0)
-        if age_s < mark.lease_ms / 1000 and mark not in plan.state.marks and not _lives(snapshot, mark):
-            yield f"the hold of {mark.consumer} is given up before its lease has expired"
+    for hold in snapshot.state.marks:
+        age_s = snapshot.members.hold_age_s.get((hold.consumer, hold.incarnation), 0.0)
+        if age_s < hold.lease_ms / 1000 and hold not in plan.state.marks and not _lives(snapshot, hold):
+            yield f"the hold of {hold.consumer} is given up before its lease has expired"
 
 
-def _lives(snapshot: Snapshot, mark: Mark) -> bool:
-    """Whether the eviction of a hold was planned, but never happened."""
-    member, channel = snapshot.members.registered.get(mark.consumer), snapshot.members.channel_of(mark.consumer)
+def _lives(snapshot: Snapshot, hold: Mark) -> bool:
+    """Whether the eviction of a hold was planned, but never committed."""
+    member, channel = snapshot.members.registered.get(hold.consumer), snapshot.members.channel_of(hold.consumer)
     registration = member.registration if member is not None else None
     lives = {each.incarnation for each in (registration, channel) if each is not None}
-    return registration is not None and lives == {mark.incarnation} and channel is not None and channel.is_live
+    return registration is not None and lives == {hold.incarnation} and channel is not None and channel.is_live
 
 
 def _seats(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
@@ -166,7 +166,7 @@ def _stable(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
 
 
 def _barrier(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
-    """Where no owner znode prevents it, no member starts while another may run an earlier assignment."""
+    """Without owner znodes, no member starts while another may run an earlier assignment."""
     client, ended = plan.state.client, {end.view.consumer for end in plan.ends}
     if client is None or client.protocol_type == CONSUMER or not plan.starts:
         return
@@ -176,7 +176,7 @@ def _barrier(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
         for name, view in channels
         if view.channel is None or (name not in ended and view.channel.is_live and view.ask not in ("", client.ask))
     ]
-    earlier += [mark.consumer for mark in plan.state.marks]
+    earlier += [hold.consumer for hold in plan.state.marks]
     if earlier:
         yield f"{plan.starts[0][0]} is started, and {earlier[0]} may run an earlier assignment"
 

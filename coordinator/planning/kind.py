@@ -1,4 +1,4 @@
-"""The kind of a group: who assigns, how its members get there, and what its region says. Nothing else asks for it."""
+"""A group's kind: its assignment policy, its members' protocol and its region's guard, chosen here only."""
 
 from __future__ import annotations
 

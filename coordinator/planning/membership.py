@@ -56,7 +56,7 @@ class End:
         do not exist.
     :ivar error: the reason as a Kafka error name.
     :ivar seat: the seat to remove with it, None for a dynamic member.
-    :ivar since_ms: as that of its mark.
+    :ivar since_ms: as of its eviction hold.
     """
 
     view: ChannelView
@@ -79,9 +79,9 @@ class Membership:
     """The membership of a group in one turn.
 
     :ivar live: consumer -> registration, of members that take commands.
-    :ivar away: the same of static members that have left and whose seat is kept: they keep their part.
+    :ivar away: the same of static members that have left and keep their seat, with its partitions.
     :ivar forming: members that wait for the group's first generation.
-    :ivar marks: eviction holds: partitions that wait for the lease of a member that was ended.
+    :ivar holds: eviction holds: partitions that wait for the lease of an ended member.
     :ivar given_up: seats to remove without an incarnation to end.
     :ivar timers: seconds until the next timed action.
     """
@@ -90,18 +90,18 @@ class Membership:
     away: Mapping[str, Registration]
     forming: Mapping[str, Registration]
     ends: tuple[End, ...]
-    marks: tuple[Mark, ...]
+    holds: tuple[Mark, ...]
     given_up: tuple[SeatView, ...]
     agreed: Agreement
     timers: tuple[float, ...]
 
     @property
     def everybody(self) -> dict[str, Registration]:
-        """The members with a part in the assignment: live and away."""
+        """The members included in the assignment: live and away."""
         return {**self.live, **self.away}
 
     def keeping_seats(self, names: Container[str]) -> Membership:
-        """The same, with seats of `names` that are given up kept for now."""
+        """The same, with the seats of `names` retained."""
         kept = {
             view.instance: view.seat.registration
             for view in self.given_up
@@ -113,13 +113,13 @@ class Membership:
 
 @dataclass(slots=True)
 class _Admission:
-    """A membership while it is decided."""
+    """A membership under construction."""
 
     live: dict[str, Registration]
     away: dict[str, Registration] = field(default_factory=dict)
     forming: dict[str, Registration] = field(default_factory=dict)
     ends: list[End] = field(default_factory=list)
-    marks: list[Mark] = field(default_factory=list)
+    holds: list[Mark] = field(default_factory=list)
     given_up: list[SeatView] = field(default_factory=list)
     agreed: Agreement = field(default_factory=Agreement)
     timers: list[float] = field(default_factory=list)
@@ -128,19 +128,19 @@ class _Admission:
     def everybody(self) -> dict[str, Registration]:
         return {**self.live, **self.away}
 
-    def mark(self, mark: Mark) -> None:
-        """Partitions wait for the lease of a member that was ended."""
-        self.marks.append(mark)
-        self.timers.append(mark.lease_ms / 1000)
+    def hold(self, hold: Mark) -> None:
+        """Hold partitions until an ended member's lease expires."""
+        self.holds.append(hold)
+        self.timers.append(hold.lease_ms / 1000)
 
     def decided(self) -> Membership:
-        """What it has come to."""
+        """The decided membership."""
         return Membership(
             self.live,
             self.away,
             self.forming,
             tuple(self.ends),
-            tuple(self.marks),
+            tuple(self.holds),
             tuple(self.given_up),
             self.agreed,
             tuple(self.timers),
@@ -159,7 +159,7 @@ def membership(snapshot: Snapshot, assignors: Mapping[str, Assignor], rules: Gro
             if member.registration is not None and is_live(member, snapshot.members.channels.get(name))
         }
     )
-    _keep_marks(snapshot, found)
+    _retain_holds(snapshot, found)
     _evict(snapshot, found)
     _end_departed(snapshot, found)
     _seats(snapshot, found)
@@ -170,7 +170,7 @@ def membership(snapshot: Snapshot, assignors: Mapping[str, Assignor], rules: Gro
 
 
 def unusable(facts: MemberFacts, found: Membership) -> dict[str, str]:
-    """Members without a part, each with the reason."""
+    """Members excluded from the assignment, each with the reason."""
     reasons = {}
     for name, member in facts.registered.items():
         if member.registration is None:
@@ -183,22 +183,22 @@ def unusable(facts: MemberFacts, found: Membership) -> dict[str, str]:
 # ---- evictions
 
 
-def _keep_marks(snapshot: Snapshot, found: _Admission) -> None:
-    """Keep the eviction marks whose lease still runs."""
-    for mark in snapshot.state.marks:
-        registration = found.live.get(mark.consumer)
-        if registration is not None and registration.incarnation == mark.incarnation:
+def _retain_holds(snapshot: Snapshot, found: _Admission) -> None:
+    """Retain the eviction holds whose lease has not expired."""
+    for hold in snapshot.state.marks:
+        registration = found.live.get(hold.consumer)
+        if registration is not None and registration.incarnation == hold.incarnation:
             continue  # its eviction was planned, but never committed: it lives
-        left_s = mark.lease_ms / 1000 - snapshot.members.mark_age_s.get((mark.consumer, mark.incarnation), 0.0)
+        left_s = hold.lease_ms / 1000 - snapshot.members.hold_age_s.get((hold.consumer, hold.incarnation), 0.0)
         if left_s > 0:
-            found.marks.append(mark)
+            found.holds.append(hold)
             found.timers.append(left_s)
 
 
 def _evict(snapshot: Snapshot, found: _Admission) -> None:
-    """End members that carry out no command, or give no sign of life; their partitions wait for their lease.
+    """Evict members that do not comply with a command, or show no activity; their partitions wait for their lease.
 
-    One whose channel has a later epoch, after both znodes of the epoch were lost, takes all commands for old ones.
+    A member whose channel has a later epoch (both znodes of the epoch were lost) takes all commands for stale ones.
     """
     for name, registration in sorted(found.live.items()):
         view = snapshot.members.channels[name]
@@ -222,7 +222,7 @@ def _evict(snapshot: Snapshot, found: _Admission) -> None:
 
 
 def _before(snapshot: Snapshot, seconds: float) -> int:
-    """The wall-clock time so many seconds before the turn."""
+    """The wall-clock time `seconds` before the turn."""
     return max(0, snapshot.coordinator.now_ms - round(1000 * seconds))
 
 
@@ -234,7 +234,7 @@ def _end_live(
     error: str = UNKNOWN_MEMBER_ID,
     since_ms: int | None = None,
 ) -> None:
-    """End a live member. It may fetch until its lease expires, so a mark covers its partitions until then."""
+    """End a live member. It may fetch until its lease expires: a hold covers its partitions until then."""
     registration, view = found.live.pop(name), snapshot.members.channels[name]
     owners = view.running & snapshot.partitions.owners
     seat = snapshot.members.seats.get(name) if registration.instance_id == name else None
@@ -245,11 +245,11 @@ def _end_live(
             snapshot.coordinator.longest_lease_ms if runs_unowned else 0
         )
         running = snapshot.partitions.existing(view.running)
-        found.mark(Mark(name, registration.incarnation, running, lease, reason, since_ms))
+        found.hold(Mark(name, registration.incarnation, running, lease, reason, since_ms))
 
 
 def _lease_ms(snapshot: Snapshot, name: str, registration: Registration) -> int:
-    """How long an ended member may still fetch: never shorter than what it may have had.
+    """An ended member's longest lease: for so long it may still fetch.
 
     A longer lease than any session's is believed only of a member that this coordinator has never seen with another.
     """
@@ -258,11 +258,11 @@ def _lease_ms(snapshot: Snapshot, name: str, registration: Registration) -> int:
 
 def _runs_unowned(snapshot: Snapshot, view: ChannelView) -> bool:
     """Whether a member runs resources without owner znodes: no other may start them before its lease expires."""
-    return is_exclusive(snapshot) and bool(view.ask)
+    return needs_barrier(snapshot) and bool(view.ask)
 
 
 def _end_departed(snapshot: Snapshot, found: _Admission) -> None:
-    """End in ZooKeeper what has ended already: no `ids` znode of that incarnation, or ended half-way.
+    """End incarnations that are over: without an `ids` znode, or ended in part.
 
     A static member whose session has expired loses its seat: its session timeout is over by then.
     """
@@ -284,7 +284,7 @@ def _end_departed(snapshot: Snapshot, found: _Admission) -> None:
             continue
         found.ends.append(End(view, reason, False, view.running & snapshot.partitions.owners, error, seat))
         if _runs_unowned(snapshot, view):
-            found.mark(Mark(name, channel.incarnation, NONE, lease_ms(snapshot, name), reason))
+            found.hold(Mark(name, channel.incarnation, NONE, lease_ms(snapshot, name), reason))
 
 
 # ---- static members (KIP-345)
@@ -294,7 +294,7 @@ def _seats(snapshot: Snapshot, found: _Admission) -> None:
     """Keep the seats of members that have left recently; give up those that timed out, or were removed.
 
     A member with an `ids` znode that is not live is registering, or unreadable: its seat is left for a later turn. A
-    seat without a target yet has no part while its member is away.
+    seat outside the target gets no partitions while its member is away.
     """
     lost = {end.seat.instance for end in found.ends if end.seat is not None}
     for instance, view in sorted(snapshot.members.seats.items()):
@@ -421,11 +421,10 @@ def _delay_first_generation(snapshot: Snapshot, found: _Admission, rules: GroupR
 
 
 LONGEST_LEASE_MS = 40_000
-"""Of a member that nothing is known of by default:
-2/3 of the longest session (60 s) of an ensemble with ticks of 3 s."""
+"""The default for an unknown member: 2/3 of the longest session (60 s) of an ensemble with ticks of 3 s."""
 
 
-def is_exclusive(snapshot: Snapshot) -> bool:
+def needs_barrier(snapshot: Snapshot) -> bool:
     """Whether the group's resources have no owners, by `state`, else by its members."""
     client = snapshot.state.client
     if client is not None:
@@ -437,7 +436,7 @@ def is_exclusive(snapshot: Snapshot) -> bool:
 
 
 def lease_ms(snapshot: Snapshot, consumer: str) -> int:
-    """How long a departed member may continue: as in the adopted ask, else the maximum."""
+    """A departed member's lease, for which it may continue: of the adopted request, else the maximum."""
     client = snapshot.state.client
     for view in snapshot.requests.asks:
         if client is not None and view.name == client.ask and view.ask is not None and consumer in view.ask.members:
@@ -451,21 +450,21 @@ UNKNOWN = "unknown"
 
 
 def _hold_replaced(snapshot: Snapshot, found: _Admission) -> None:
-    """Wait for members that were sent a start and whose name another process has taken: they may not know it yet.
+    """Wait for the lease of started members whose name was taken over: they may not know it yet.
 
     Where `state` was lost, one hold covers all members.
     """
-    if not is_exclusive(snapshot):
+    if not needs_barrier(snapshot):
         return
-    known = {(mark.consumer, mark.incarnation) for mark in found.marks}
+    known = {(hold.consumer, hold.incarnation) for hold in found.holds}
     runs = any(view.ask for view in snapshot.members.channels.values())
     if snapshot.state.client is None and runs and all(consumer != UNKNOWN for consumer, _ in known):
         life, lease = f"epoch-{snapshot.coordinator.epoch}", snapshot.coordinator.longest_lease_ms
-        found.mark(Mark(UNKNOWN, life, NONE, lease, "the state was lost"))
+        found.hold(Mark(UNKNOWN, life, NONE, lease, "the state was lost"))
     for name, before in sorted(snapshot.state.target.items()):
         if before.is_sent and _is_taken_over(snapshot, name, before) and (name, before.incarnation) not in known:
             why = "another process has taken its name"
-            found.mark(Mark(name, before.incarnation, NONE, lease_ms(snapshot, name), why))
+            found.hold(Mark(name, before.incarnation, NONE, lease_ms(snapshot, name), why))
 
 
 def _is_taken_over(snapshot: Snapshot, name: str, before: Target) -> bool:

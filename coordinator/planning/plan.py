@@ -1,7 +1,7 @@
 """One turn's decision, pure: from a group's snapshot to the writes.
 
-Same snapshot, same plan, for any order of the input. Who is in the group, and by which strategy, is decided in
-`membership.py`, what must stop and may start in `reconciliation.py`.
+The same snapshot gives the same plan, for any order of the input. `membership.py` decides members and strategy,
+`policy.py` the target, `reconciliation.py` the commands.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ..zk.znodes.records import Command
 from .asking import Asking
 from .kind import kind_of
 from .membership import End, GroupRules, membership
-from .reconciliation import Moves, Round, reconcile, with_pauses
+from .reconciliation import Reconciliation, Round, reconcile, with_pauses
 from .regional import Guarded, RegionStep
 from .report import again_s, history_of_turn, state_of
-from .snapshot import AskView, SeatView, SentCommand, Snapshot
+from .snapshot import RequestView, SeatView, SentCommand, Snapshot
 
 NO_RULES = GroupRules()
 NO_ASKING = Asking()
@@ -39,7 +39,7 @@ class Plan:
     :ivar again_s: seconds until the next turn, None when only a change triggers one.
     :ivar forgotten: generations with history to remove.
     :ivar outstanding: consumers with an unacknowledged command afterwards.
-    :ivar asking: actions on asks of leaders.
+    :ivar asking: changes to assignment requests.
     :ivar deferred: members whose next command waits for its pace.
     """
 
@@ -62,7 +62,7 @@ class Plan:
     deferred: frozenset[str] = frozenset()
 
     def changes(self, before: GroupState) -> bool:
-        """Whether there is anything to write."""
+        """Whether the plan writes anything."""
         written = (self.ends, self.given_up, self.withdrawn, self.commands, self.rebalance, self.removed_asks)
         is_moved = self.region is not None and self.region.after != self.region.before
         is_answered = self.asking.answered is not None
@@ -76,10 +76,10 @@ class Plan:
         return (*asks, *self.stops, *self.starts, *self.drains, *self.asking.notices)
 
     @property
-    def removed_asks(self) -> tuple[AskView, ...]:
-        """Unneeded asks; those that a start may name are removed once every member has its command."""
+    def removed_asks(self) -> tuple[RequestView, ...]:
+        """Obsolete requests; those that a start may name are removed once every member has its command."""
         is_settled = self.state.state in (STABLE, EMPTY)
-        return self.asking.unneeded + (self.asking.superseded if is_settled else ())
+        return self.asking.obsolete + (self.asking.superseded if is_settled else ())
 
 
 def plan(
@@ -96,14 +96,14 @@ def plan(
     guarded = kind.guard.guard(kind.policy.decide(members), members, kind.policy)
     now = _round(snapshot, guarded)
     protocol = kind.protocol(guarded)
-    moves = kind.guard.overlay(now, with_pauses(now, reconcile(now, protocol)), guarded.step)
-    recorded = protocol.recorded(now, moves.starts)
-    state = state_of(snapshot, guarded, moves, recorded, kind.guard.binding(now, guarded.step))
-    return _written(snapshot, guarded, moves, state, trigger)
+    steps = kind.guard.overlay(now, with_pauses(now, reconcile(now, protocol)), guarded.step)
+    recorded = protocol.recorded(now, steps.starts)
+    state = state_of(snapshot, guarded, steps, recorded, kind.guard.binding(now, guarded.step))
+    return _written(snapshot, guarded, steps, state, trigger)
 
 
 def _round(snapshot: Snapshot, guarded: Guarded) -> Round:
-    """What the turn reconciles.
+    """The input of the turn's reconciliation.
 
     :raises RebalanceFailed: when there is no room for another generation.
     """
@@ -120,31 +120,31 @@ def _round(snapshot: Snapshot, guarded: Guarded) -> Round:
     )
 
 
-def _written(snapshot: Snapshot, guarded: Guarded, moves: Moves, state: GroupState, trigger: str) -> Plan:
-    """The plan that comes to `state`."""
+def _written(snapshot: Snapshot, guarded: Guarded, steps: Reconciliation, state: GroupState, trigger: str) -> Plan:
+    """The plan that writes `state`."""
     decision, members, asking = guarded.decision, guarded.members, guarded.decision.asking
-    rebalance, replaced, forgotten = history_of_turn(snapshot, guarded, moves, state, trigger)
-    sent = (*moves.stops, *moves.starts, *moves.drains, *((asking.assign,) if asking.assign is not None else ()))
+    rebalance, replaced, forgotten = history_of_turn(snapshot, guarded, steps, state, trigger)
+    sent = (*steps.stops, *steps.starts, *steps.drains, *((asking.assign,) if asking.assign is not None else ()))
     return Plan(
         state=state,
         is_new_generation=decision.is_new,
         ends=members.ends,
         given_up=members.given_up,
-        withdrawn=moves.withdrawn,
-        stops=moves.stops,
-        starts=moves.starts,
-        drains=moves.drains,
-        draining=frozenset(moves.draining).union(consumer for consumer, _ in moves.drains),
+        withdrawn=steps.withdrawn,
+        stops=steps.stops,
+        starts=steps.starts,
+        drains=steps.drains,
+        draining=frozenset(steps.draining).union(consumer for consumer, _ in steps.drains),
         region=guarded.step,
         rebalance=rebalance,
         replaced=replaced,
         forgotten=forgotten,
-        again_s=again_s(snapshot, guarded, moves),
-        outstanding=frozenset(moves.kept).union(
-            moves.draining,
+        again_s=again_s(snapshot, guarded, steps),
+        outstanding=frozenset(steps.retained).union(
+            steps.draining,
             (consumer for consumer, _ in sent),
-            (consumer for consumer, _ in decision.assignment.kept),
+            (consumer for consumer, _ in decision.assignment.retained),
         ),
         asking=asking,
-        deferred=moves.deferred,
+        deferred=steps.deferred,
     )

@@ -1,6 +1,6 @@
-"""Who decides a group's target, and whether it is a new generation. Pure.
+"""Assignment policies: they decide a group's target, and whether it is a new generation. Pure.
 
-The coordinator by an installed strategy, here; or a leader among the members, in `asking.py`.
+The coordinator assigns by an installed strategy, or the group's leader assigns on request (`asking.py`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from .asking import Asking, asking, group_of, postponed
 from .membership import Membership
 from .partitions import has_settled
 from .snapshot import MemberFacts, PartitionFacts, Snapshot
-from .target import Wanted, wanted
+from .target import TargetAssignment, target_assignment
 
 
 class Revocation(Enum):
-    """What a new generation takes from members first."""
+    """The partitions that a new generation revokes first."""
 
     ALL = auto()
     """All partitions: an eager strategy."""
@@ -35,11 +35,11 @@ class Revocation(Enum):
 class Decision:
     """The target of a turn.
 
-    :ivar strategy: the one that it is by.
+    :ivar strategy: of the target.
     :ivar asking: the changes of assignment requests.
     """
 
-    assignment: Wanted
+    assignment: TargetAssignment
     is_new: bool
     revocation: Revocation
     strategy: str
@@ -71,26 +71,26 @@ class ServerAssigned:
 
     def decide(self, members: Membership) -> Decision:
         assignor = self.assignors.get(members.agreed.strategy)
-        want = Wanted()
+        assignment = TargetAssignment()
         if assignor is not None and members.everybody:
-            want = wanted(self.snapshot, members.everybody, assignor, members.marks)
+            assignment = target_assignment(self.snapshot, members.everybody, assignor, members.holds)
         is_eager = assignor is None or assignor.is_eager
-        is_new = differs(self.snapshot.state, want, members)
+        is_new = differs(self.snapshot.state, assignment, members)
         is_new = is_new or has_lost_owners(self.snapshot, members, is_eager)
         requests = self.snapshot.requests
-        asking = Asking(want, unneeded=requests.asks, answered=requests.sync_request)
+        asking = Asking(assignment, obsolete=requests.asks, answered=requests.sync_request)
         revocation = Revocation.ALL if is_eager else Revocation.MOVED
-        return Decision(want, is_new, revocation, members.agreed.strategy, asking)
+        return Decision(assignment, is_new, revocation, members.agreed.strategy, asking)
 
     def hold(self, decision: Decision, members: Membership) -> Decision:
         state = self.snapshot.state
-        assignment = Wanted(state.target, state.topics, state.left_out)
+        assignment = TargetAssignment(state.target, state.topics, state.left_out)
         return replace(decision, assignment=assignment, is_new=False, strategy=state.strategy)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderAssigned:
-    """A member assigns, when it is asked to.
+    """The group's leader assigns, on request.
 
     :ivar assignors: as of `ServerAssigned`.  :ivar trigger: the turn's.
     :ivar timeout_s: seconds that a leader has to answer.
@@ -110,7 +110,7 @@ class LeaderAssigned:
         is_new = found.is_adopted or (not is_led and differs(self.snapshot.state, found.assignment, members))
         is_new = is_new or has_lost_owners(self.snapshot, members, is_eager)
         revocation = Revocation.ALL if is_eager else Revocation.MOVED
-        revocation = Revocation.BARRIER if found.assignment.is_exclusive else revocation
+        revocation = Revocation.BARRIER if found.assignment.needs_barrier else revocation
         is_by_leader = members.agreed.is_client_side and bool(members.everybody)
         strategy = found.strategy if is_by_leader else members.agreed.strategy
         return Decision(found.assignment, is_new, revocation, strategy, found)
@@ -130,14 +130,15 @@ class LeaderAssigned:
 # ---- the generation
 
 
-def differs(state: GroupState, want: Wanted, members: Membership) -> bool:
-    """Whether a target needs a new generation (seed 000, `rebalance` 3.1 to 3.5); so that none has two strategies."""
-    is_other = want.topics != state.topics or (bool(state.strategy) and members.agreed.strategy != state.strategy)
-    return (bool(want.target) and is_other) or _by_seat(want.target, members) != _by_seat(state.target, members)
+def differs(state: GroupState, assignment: TargetAssignment, members: Membership) -> bool:
+    """Whether a target needs a new generation (seed 000, `rebalance` 3.1 to 3.5); no generation has two strategies."""
+    is_other = assignment.topics != state.topics or (bool(state.strategy) and members.agreed.strategy != state.strategy)
+    is_moved = _by_seat(assignment.target, members) != _by_seat(state.target, members)
+    return (bool(assignment.target) and is_other) or is_moved
 
 
 def _by_seat(target: Mapping[str, Target], members: Membership) -> dict[str, Target]:
-    """A target by seats: a static member is the same in every incarnation, and comes back to its part."""
+    """A target by seats: each incarnation of a static member has the same partitions."""
     everybody = members.everybody
     static = {name for name, registration in everybody.items() if registration.instance_id}
     return {name: replace(one, incarnation="") if name in static else one for name, one in target.items()}

@@ -21,13 +21,13 @@ def in_order(records: Sequence[Rebalance]) -> list[Rebalance]:
 
 
 def changes_of(joined: Sequence[str], left: Sequence[str], changed: Sequence[str] = (), most: int = sys.maxsize) -> str:
-    """The trigger that these members are, in words; of each kind the first `most`."""
+    """The trigger of these member changes, as text; the first `most` of each kind."""
     kinds = (("joined", joined), ("left", left), ("changed", changed))
     return "; ".join(f"{what} {first_names(names, most)}" for what, names in kinds if names)
 
 
 def changes_between(before: Mapping[str, tuple[object, object]], after: Mapping[str, tuple[object, object]]) -> str:
-    """The trigger that members differ: of each name its life, and what else it has; empty without a difference."""
+    """The trigger of a change of members, each with its incarnation and other data; empty without a change."""
     joined = sorted(name for name, (life, _) in after.items() if name not in before or before[name][0] != life)
     left = sorted(before.keys() - after.keys())
     changed = sorted(name for name in after.keys() - joined if after[name] != before[name])

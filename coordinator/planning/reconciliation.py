@@ -1,8 +1,7 @@
 """Reconciles each member's current assignment with its target: one step a member and turn. Pure.
 
-As Kafka's `CurrentAssignmentBuilder` does (KIP-848): what a member must give up is revoked first, then it gets what is
-free. What one member is to have, and when it may start, is its group's `MemberProtocol`: `partitions.py`, `barrier.py`
-or `stateful.py`.
+As Kafka's `CurrentAssignmentBuilder` (KIP-848): a member revokes partitions first, then starts the free ones. The
+group's `MemberProtocol` decides which, and when: `partitions.py`, `barrier.py` or `stateful.py`.
 """
 
 from __future__ import annotations
@@ -17,35 +16,35 @@ from ..zk.znodes.records import DRAIN, START_FETCHER, STOP_FETCHER, Command
 from ..zk.znodes.regions import Order
 from .membership import Membership
 from .snapshot import ChannelView, MemberFacts, PartitionFacts, SentCommand, wave_of
-from .target import Wanted
+from .target import TargetAssignment
 
 Commands = tuple[tuple[str, Command], ...]
 """Commands to send, each with its consumer."""
 
-Kept = Mapping[str, SentCommand]
+Retained = Mapping[str, SentCommand]
 """Consumer -> its outstanding command that is still valid."""
 
 Withdrawn = tuple[tuple[str, SentCommand], ...]
-"""Commands to take back, each with its consumer."""
+"""Commands to withdraw, each with its consumer."""
 
 Desired = Mapping[str, Command | None]
-"""Consumer -> the command that it is to have, None where it runs its target."""
+"""Consumer -> its desired command, None where it runs its target."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What a turn reconciles: the members of a group as they are, and their target in one generation."""
+    """The input of a reconciliation: a group's members as read, and their target in one generation."""
 
     epoch: int
     generation: int
-    want: Wanted
+    assignment: TargetAssignment
     membership: Membership
     members: MemberFacts
     partitions: PartitionFacts
 
     def command(self, name: str, option: str, **fields: Any) -> Command:
         """A command to a member, in its incarnation of the target."""
-        return Command(option, self.epoch, self.generation, self.want.target[name].incarnation, **fields)
+        return Command(option, self.epoch, self.generation, self.assignment.target[name].incarnation, **fields)
 
     def stop(self, name: str, partitions: PartitionSet, region: Order | None = None) -> Command:
         """The stop of `partitions` (seed 000, `rebalance` 4.1). Without partitions it means all."""
@@ -60,12 +59,12 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a member does next: nothing, where it runs what it shall run, or its region has failed.
+    """A member's next step: none where it runs its target, or its region has failed.
 
-    A stop comes before anything else. A start has all that it shall run and that is free.
+    A stop comes first. A start has all free partitions of the target.
 
-    :ivar due: the stop or start to send.  :ivar sent: the same, where it is sent and not acknowledged.
-    :ivar blocked: partitions that it shall run and that are not free; None where it waits for nothing.
+    :ivar due: the stop or start to send.  :ivar sent: the outstanding one.
+    :ivar blocked: target partitions that are not free; None where it waits for none.
     """
 
     due: Command | None = None
@@ -74,21 +73,20 @@ class Step:
 
     @property
     def option(self) -> str:
-        """That of its command; empty without one."""
+        """The option of its command; empty without one."""
         command = self.due or self.sent
         return command.option if command is not None else ""
 
 
 @dataclass(frozen=True, slots=True)
-class Moves:
-    """How a group gets from what runs to what is wanted.
+class Reconciliation:
+    """The steps of a group's members from their current assignment to the target.
 
-    :ivar steps: consumer -> its step, for those to which the target is addressed.
-    :ivar withdrawn: commands that are taken back.
-    :ivar blocked_by: of a group without owners, what keeps every start back.
-    :ivar timers: seconds until the steps may be others.
-    :ivar drains: of a group in a consistent region: commands to contribute to the checkpoint that is open; `draining`
-        are those that are sent.
+    :ivar steps: consumer -> its step, for the addressed members.
+    :ivar withdrawn: commands to withdraw.
+    :ivar blocked_by: why no member may start; empty without a reason.
+    :ivar timers: seconds until the steps may change.
+    :ivar drains: commands to contribute to the open checkpoint; `draining` are the outstanding ones.
     :ivar deferred: members whose next command waits for its pace.
     """
 
@@ -97,7 +95,7 @@ class Moves:
     blocked_by: str = ""
     timers: tuple[float, ...] = ()
     drains: Commands = ()
-    draining: Kept = field(default_factory=dict)
+    draining: Retained = field(default_factory=dict)
     deferred: frozenset[str] = frozenset()
 
     @property
@@ -115,13 +113,13 @@ class Moves:
         return tuple((name, command) for name, command in due if command is not None and command.option == option)
 
     @property
-    def kept(self) -> dict[str, SentCommand]:
-        """The one command of a member that still says what it must."""
+    def retained(self) -> dict[str, SentCommand]:
+        """Each member's outstanding command, if still valid."""
         return {name: step.sent for name, step in self.steps.items() if step.sent is not None}
 
     @property
     def waiting(self) -> dict[str, PartitionSet]:
-        """Consumer -> what it cannot start yet, because it is not free."""
+        """Consumer -> its target partitions that are not free."""
         return {name: step.blocked for name, step in self.steps.items() if step.blocked is not None}
 
     @property
@@ -131,7 +129,7 @@ class Moves:
 
     @property
     def are_starting(self) -> bool:
-        """Whether something is started, or still to be."""
+        """Whether any start is pending."""
         return bool(self.blocked_by or self.waiting) or any(s.option == START_FETCHER for s in self.steps.values())
 
 
@@ -140,12 +138,12 @@ class Moves:
 
 @dataclass(frozen=True, slots=True)
 class Obstacles:
-    """What keeps starts back in this turn.
+    """The obstacles to starts in this turn.
 
     :ivar taken: partitions that are not free.
     :ivar is_patient: whether a start waits until all its partitions are free.
     :ivar reason: why no member may start; empty without one.
-    :ivar timers: seconds until these may be others.
+    :ivar timers: seconds until these may change.
     """
 
     taken: PartitionSet = NONE
@@ -155,18 +153,18 @@ class Obstacles:
 
 
 class MemberProtocol:
-    """What each member of a group is to have next: one command at most, which is sent until it is the desired one."""
+    """Decides the next command of each member: one at most is outstanding."""
 
     def desired(self, now: Round, name: str) -> Command | None:
-        """The command that a member is to have: a stop before anything else, a start of its target, or a drain."""
+        """The desired command of a member: a stop first, then a start of its target, then a drain."""
         raise NotImplementedError
 
     def accepts(self, now: Round, view: ChannelView, sent: SentCommand, desired: Command | None) -> bool:
-        """Whether a command in a member's channel, which can be read, may stand for the desired one."""
+        """Whether an outstanding command in a readable channel may stand for the desired one."""
         return sent.command == desired
 
-    def obstacles(self, now: Round, desired: Desired, kept: Kept, withdrawn: Withdrawn) -> Obstacles:
-        """What keeps starts back."""
+    def obstacles(self, now: Round, desired: Desired, retained: Retained, withdrawn: Withdrawn) -> Obstacles:
+        """The obstacles to starts."""
         return Obstacles(taken_partitions(now))
 
     def start(self, now: Round, name: str, command: Command, obstacles: Obstacles) -> Step:
@@ -176,22 +174,22 @@ class MemberProtocol:
 
     def recorded(self, now: Round, starts: Commands) -> Mapping[str, Target]:
         """The target as `state` has it, after these starts."""
-        return now.want.target
+        return now.assignment.target
 
 
-def reconcile(now: Round, protocol: MemberProtocol) -> Moves:
+def reconcile(now: Round, protocol: MemberProtocol) -> Reconciliation:
     """The step of each member that is due now (seed 000, `rebalance` 4.1 and 4.2)."""
     desired = {name: protocol.desired(now, name) for name in addressed(now)}
-    kept, withdrawn = _sorted_commands(now, protocol, desired)
-    obstacles = protocol.obstacles(now, desired, kept, withdrawn)
+    retained, withdrawn = _sorted_commands(now, protocol, desired)
+    obstacles = protocol.obstacles(now, desired, retained, withdrawn)
     drains = [name for name, command in desired.items() if command is not None and command.option == DRAIN]
-    return Moves(
-        {name: _step(now, protocol, name, command, kept.get(name), obstacles) for name, command in desired.items()},
+    return Reconciliation(
+        {name: _step(now, protocol, name, command, retained.get(name), obstacles) for name, command in desired.items()},
         withdrawn,
         obstacles.reason,
         obstacles.timers,
-        tuple((name, command) for name in drains if name not in kept and (command := desired[name]) is not None),
-        {name: kept[name] for name in drains if name in kept},
+        tuple((name, command) for name in drains if name not in retained and (command := desired[name]) is not None),
+        {name: retained[name] for name in drains if name in retained},
     )
 
 
@@ -214,30 +212,30 @@ def _step(
     return Step(command) if command.option == STOP_FETCHER else protocol.start(now, name, command, obstacles)
 
 
-def _sorted_commands(now: Round, protocol: MemberProtocol, desired: Desired) -> tuple[Kept, Withdrawn]:
+def _sorted_commands(now: Round, protocol: MemberProtocol, desired: Desired) -> tuple[Retained, Withdrawn]:
     """Each member's outstanding command, if still valid, and the others, which are withdrawn."""
-    kept: dict[str, SentCommand] = {}
+    retained: dict[str, SentCommand] = {}
     withdrawn = []
     for name, view in sorted(now.members.channels.items()):
         for sent in view.commands:
-            if (name, sent.name) in now.want.kept:
+            if (name, sent.name) in now.assignment.retained:
                 continue
             is_valid = name in desired and sent.command is not None
-            if name not in kept and is_valid and protocol.accepts(now, view, sent, desired[name]):
-                kept[name] = sent
+            if name not in retained and is_valid and protocol.accepts(now, view, sent, desired[name]):
+                retained[name] = sent
             else:
                 withdrawn.append((name, sent))
-    return kept, tuple(withdrawn)
+    return retained, tuple(withdrawn)
 
 
 def addressed(now: Round) -> list[str]:
     """The live members to whose current incarnation the target is addressed; a newcomer waits for the next answer."""
-    target, live = now.want.target, now.membership.live
+    target, live = now.assignment.target, now.membership.live
     return [name for name in sorted(live) if name in target and target[name].incarnation == live[name].incarnation]
 
 
-def with_pauses(now: Round, found: Moves) -> Moves:
-    """`found` without commands that a member has had several times, until their pause is over."""
+def with_pauses(now: Round, found: Reconciliation) -> Reconciliation:
+    """`found` without commands that were sent several times, until their pause is over."""
     due = {
         name: pause_s
         for name, command in (*found.stops, *found.starts)
@@ -247,10 +245,10 @@ def with_pauses(now: Round, found: Moves) -> Moves:
 
 
 def taken_partitions(now: Round) -> PartitionSet:
-    """Partitions that are not free to be handed on.
+    """Partitions that are not free.
 
-    A channel runs it (unless this turn ends that incarnation, which is written before any start), a start
-    that names it is out (one that this turn withdraws counts), an eviction's lease covers it, or its owner is there.
+    A channel runs it (unless this turn ends that incarnation, which is written before any start), a start of it is
+    outstanding (a withdrawn one counts), an eviction hold covers it, or its owner znode exists.
     """
     ends = {end.view.consumer: end for end in now.membership.ends}
     taken: list[PartitionSet] = []
@@ -260,6 +258,6 @@ def taken_partitions(now: Round) -> PartitionSet:
         running = view.running if name in now.membership.live else NONE
         starts = (sent.command for sent in view.commands if sent.command is not None)
         taken += [command.started - running for command in starts if command.option == START_FETCHER]
-    taken += [mark.partitions for mark in now.membership.marks]
+    taken += [hold.partitions for hold in now.membership.holds]
     removed: PartitionSet = united(end.owners for end in ends.values())
     return united([*taken, now.partitions.owners - removed])

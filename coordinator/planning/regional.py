@@ -14,13 +14,13 @@ from ..zk.znodes.json_fields import MAX_CONTINUED, MAX_COUNT
 from ..zk.znodes.regions import FAILED, RESETTING, RUNNING, GroupRegion, Region, RegionMembership
 from .membership import Membership
 from .policy import AssignmentPolicy, Decision
-from .reconciliation import MemberProtocol, Moves, Round
+from .reconciliation import MemberProtocol, Reconciliation, Round
 from .snapshot import RegionView, SentCommand, Snapshot
 from .stateful import StatefulProtocol, drain_of, progress_of
-from .target import Wanted
+from .target import TargetAssignment
 
 SET_LOWER = "set a lower number in its znode by hand"
-"""What to do about a number of a region that is used up."""
+"""The remedy for an exhausted number of a region."""
 MAX_GROUPS = 300
 """Groups of one region: its znode goes into multis beside others, and each reset concerns all groups."""
 LONGEST_HOLD_S = 120.0
@@ -65,7 +65,7 @@ class Guarded:
 
 
 class RegionGuard:
-    """What a group's consistent region has to say about a turn: nothing, without one."""
+    """Guards a turn by the group's consistent region; this one lets every decision proceed."""
 
     def guard(self, decision: Decision, members: Membership, policy: AssignmentPolicy) -> Guarded:
         """Let a decision proceed, hold its generation back, or reset the region.
@@ -78,7 +78,7 @@ class RegionGuard:
         """The members' protocol, None for that of a group without a region."""
         return None
 
-    def overlay(self, now: Round, found: Moves, step: RegionStep | None) -> Moves:
+    def overlay(self, now: Round, found: Reconciliation, step: RegionStep | None) -> Reconciliation:
         """The steps with those of the region's checkpoint."""
         return found
 
@@ -111,8 +111,8 @@ class SealingRegion(RegionGuard):
             step = replace(step, after=replace(step.after, open=0), aborted=step.after.open, is_touched=True)
         return Guarded(decision, members, step)
 
-    def overlay(self, now: Round, found: Moves, step: RegionStep | None) -> Moves:
-        """With the drains for the checkpoint that is open.
+    def overlay(self, now: Round, found: Reconciliation, step: RegionStep | None) -> Reconciliation:
+        """Add the drains of the open checkpoint.
 
         A new generation or incarnation ends the checkpoint before its first command is sent: a contributor seals
         nothing between that and the end of the checkpoint, and no other member has its partitions.
@@ -161,8 +161,8 @@ class StatefulRegion(RegionGuard):
             return None
         return StatefulProtocol(step.after, self.view.cut, step.after.cut_of(self.snapshot.group))
 
-    def overlay(self, now: Round, found: Moves, step: RegionStep | None) -> Moves:
-        if step is None or not step.held_for or now.want.target:
+    def overlay(self, now: Round, found: Reconciliation, step: RegionStep | None) -> Reconciliation:
+        if step is None or not step.held_for or now.assignment.target:
             return found
         return replace(found, blocked_by=f"waits for checkpoint {step.held_for} of consistent region {step.name}")
 
@@ -173,7 +173,7 @@ class StatefulRegion(RegionGuard):
 
 
 def _away(now: Round) -> tuple[str, ...]:
-    return tuple(sorted(now.want.target.keys() & now.membership.away.keys()))
+    return tuple(sorted(now.assignment.target.keys() & now.membership.away.keys()))
 
 
 def bound_step(snapshot: Snapshot, view: RegionView, member_of: RegionMembership, first_state: str) -> RegionStep:
@@ -187,7 +187,7 @@ def bound_step(snapshot: Snapshot, view: RegionView, member_of: RegionMembership
         raise RebalanceFailed(f"consistent region {view.name} cannot be read: see its znode")
     if view.refusal:
         raise RebalanceFailed(view.refusal)
-    # Of a region whose znode was lost: a new one must not reuse the reset of any member.
+    # The region's znode may have been lost: a new one must not reuse the reset of any member.
     resets = [progress_of(each).reset for each in snapshot.members.channels.values()]
     highest = min(max(resets, default=0), MAX_CONTINUED)
     known = before or Region(member_of.kind, first_state, reset=highest + 1, since_ms=snapshot.coordinator.now_ms)
@@ -211,11 +211,11 @@ def after_reset(region: Region, sequence: int, now_ms: int) -> Region:
     )
 
 
-def _has_bounced(state: GroupState, assignment: Wanted) -> bool:
-    """Whether a static member has come back as another process, which belongs to no generation. It may have left again.
+def _has_bounced(state: GroupState, assignment: TargetAssignment) -> bool:
+    """Whether a static member was restarted: its incarnation belongs to no generation. It may have left again.
 
-    A member that the target does not include yet, as a later incarnation of a dynamic member under client-side
-    assignment, belongs to the generation that will.
+    A member outside the target, such as a later incarnation of a dynamic member under client-side assignment, belongs
+    to the next generation.
     """
     before = state.target
     return any(

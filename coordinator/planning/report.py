@@ -1,4 +1,4 @@
-"""What a turn shows: the group's state and its reason, its history, and when the next turn is due. Decides nothing."""
+"""Reports a turn: the group's state with its reason, its history, and the delay of the next turn. Decides nothing."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from .asking import Asking
 from .membership import End, Membership, unusable
 from .partitions import STRAGGLER_AFTER_S
 from .rebalance_history import changes_of
-from .reconciliation import Moves
+from .reconciliation import Reconciliation
 from .regional import Guarded
 from .snapshot import HistoryFacts, Snapshot
 from .target import BEYOND
 
 WAITING_LOOK_S = 1.0
-"""Polling interval for changes without a watch: an owner znode that is in the way."""
+"""Polling interval for changes without a watch: the removal of an owner znode."""
 
 ASK_ZNODES_A_TURN = 2_000
 """Znodes of assignment requests that one turn removes, so that other groups need not wait for it."""
@@ -44,7 +44,11 @@ MOST_EVICTED = 20
 
 
 def state_of(
-    snapshot: Snapshot, guarded: Guarded, moves: Moves, target: Mapping[str, Target], region: GroupRegion | None
+    snapshot: Snapshot,
+    guarded: Guarded,
+    steps: Reconciliation,
+    target: Mapping[str, Target],
+    region: GroupRegion | None,
 ) -> GroupState:
     """The group's next state.
 
@@ -53,62 +57,62 @@ def state_of(
     decision, members = guarded.decision, guarded.members
     assignment, asks = decision.assignment, decision.asking
     return GroupState(
-        state=_state_name(members, moves, asks),
+        state=_state_name(members, steps, asks),
         generation=snapshot.state.generation + decision.is_new,
         epoch=snapshot.coordinator.epoch,
         strategy=decision.strategy,
         target=target,
         topics=assignment.topics,
-        marks=members.marks,
-        reason=_reason(members, moves, asks),
+        marks=members.holds,
+        reason=_reason(members, steps, asks),
         left_out=bounded({**unusable(snapshot.members, members), **assignment.left_out}, BEYOND),
         client=asks.client,
         region=region,
     )
 
 
-def _state_name(members: Membership, moves: Moves, asks: Asking) -> str:
+def _state_name(members: Membership, steps: Reconciliation, asks: Asking) -> str:
     if members.forming:
         return PREPARING
     if not members.everybody:
         return EMPTY
     if asks.has_failed:
         return FAILED
-    if moves.are_stopping:
+    if steps.are_stopping:
         return PREPARING
-    return COMPLETING if moves.are_starting or asks.waits else STABLE
+    return COMPLETING if steps.are_starting or asks.waits else STABLE
 
 
-def _reason(members: Membership, moves: Moves, asks: Asking) -> str | None:
+def _reason(members: Membership, steps: Reconciliation, asks: Asking) -> str | None:
     """The member or event that the group waits for, after a delay."""
     if members.forming:
         return "waits for more members before its first generation (group_initial_rebalance_delay_ms)"
-    if asks.waits or moves.blocked_by:
-        return asks.waits or moves.blocked_by
-    late = sorted(name for name, sent in moves.kept.items() if sent.age_s >= STRAGGLER_AFTER_S)
+    if asks.waits or steps.blocked_by:
+        return asks.waits or steps.blocked_by
+    late = sorted(name for name, sent in steps.retained.items() if sent.age_s >= STRAGGLER_AFTER_S)
     if late:
-        option = moves.kept[late[0]].option or "command"
+        option = steps.retained[late[0]].option or "command"
         others = f" (nor have {len(late) - 1} others theirs)" if len(late) > 1 else ""
         return f"{late[0]} has not acknowledged its {option}{others}"
-    if not moves.waiting:
+    if not steps.waiting:
         return None
-    name, partitions = min(moves.waiting.items())
+    name, partitions = min(steps.waiting.items())
     return f"{name} waits for {first_names([*map(str, sorted(partitions))])} to become free"
 
 
-def again_s(snapshot: Snapshot, guarded: Guarded, moves: Moves) -> float | None:
+def again_s(snapshot: Snapshot, guarded: Guarded, steps: Reconciliation) -> float | None:
     """Seconds until the next turn, None when only a change triggers one."""
     members, asks, step = guarded.members, guarded.decision.asking, guarded.step
-    timers = [*members.timers, *moves.timers, *asks.timers]
+    timers = [*members.timers, *steps.timers, *asks.timers]
     if step is not None and step.held_for:
         timers.append(WAITING_LOOK_S)
-    if moves.withdrawn or members.ends or members.given_up:
+    if steps.withdrawn or members.ends or members.given_up:
         timers.append(0.0)
     channels = snapshot.members.channels
     timers += [pause_s for name in members.live if (pause_s := channels[name].compliance.loss_pause_s) > 0]
-    if moves.waiting or moves.blocked_by:
+    if steps.waiting or steps.blocked_by:
         timers.append(WAITING_LOOK_S)
-    if sum(len(view.children) + 1 for view in asks.unneeded) > ASK_ZNODES_A_TURN:
+    if sum(len(view.children) + 1 for view in asks.obsolete) > ASK_ZNODES_A_TURN:
         timers.append(0.0)
     return min(timers, default=None)
 
@@ -117,12 +121,12 @@ def again_s(snapshot: Snapshot, guarded: Guarded, moves: Moves) -> float | None:
 
 
 def history_of_turn(
-    snapshot: Snapshot, guarded: Guarded, moves: Moves, state: GroupState, trigger: str
+    snapshot: Snapshot, guarded: Guarded, steps: Reconciliation, state: GroupState, trigger: str
 ) -> tuple[Rebalance | None, Rebalance | None, tuple[int, ...]]:
     """The record of the generation, that of the unfinished one which it replaces, and generations to forget."""
     members, is_new = guarded.members, guarded.decision.is_new
     reason, gone = guarded.decision.asking.reason or trigger, _gone(snapshot, members)
-    record = history_of(snapshot, state, is_new, moves.are_stopping, reason, gone, members.ends)
+    record = history_of(snapshot, state, is_new, steps.are_stopping, reason, gone, members.ends)
     if not is_new:
         return record, None, ()
     others = tuple(number for number in snapshot.history.generations if number != state.generation)
@@ -130,7 +134,7 @@ def history_of_turn(
 
 
 def _gone(snapshot: Snapshot, members: Membership) -> list[str]:
-    """Members of the target before this turn whose incarnation there is over."""
+    """Members of the previous target whose incarnation there is over."""
     return [
         name
         for name, target in snapshot.state.target.items()
@@ -150,7 +154,7 @@ def history_of(
 ) -> Rebalance | None:
     """The record of the generation of `state`: new, or with the times known now; None to leave it.
 
-    :param gone: members of the target before this turn whose incarnation in it is over.
+    :param gone: members of the previous target whose incarnation there is over.
     :param ends: of this turn.
     """
     before, record, now_ms = snapshot.state, snapshot.history.last, snapshot.coordinator.now_ms
@@ -227,11 +231,11 @@ def replaced_of(snapshot: Snapshot, generation: int) -> Rebalance | None:
 
 
 def _evicted(state: GroupState, left: Sequence[str], ends: Sequence[End]) -> tuple[Evicted, ...]:
-    """Why members that left were evicted: in this turn, or since the last generation, by their marks."""
+    """Why members that left were evicted: in this turn, or since the last generation, by their holds."""
     found: dict[str, tuple[str, int | None]] = {}
-    for mark in state.marks:
-        if mark.since_ms is not None:  # others may be of members that have left
-            found[f"{mark.consumer}/{mark.incarnation[:8]}"] = mark.reason, mark.since_ms
+    for hold in state.marks:
+        if hold.since_ms is not None:  # others may be of members that have left
+            found[f"{hold.consumer}/{hold.incarnation[:8]}"] = hold.reason, hold.since_ms
     for end in ends:
         if end.evicted and end.view.channel is not None:
             found[f"{end.view.consumer}/{end.view.channel.incarnation[:8]}"] = end.reason, end.since_ms

@@ -45,9 +45,9 @@ def wave_of(command: Command) -> Wave:
 class Compliance:
     """How a member has complied with its commands, as this coordinator remembers.
 
-    :ivar waits_s: seconds since the first command was sent that it has not carried out, replaced ones included.
+    :ivar waits_s: seconds since the first command that it has not complied with was sent, replaced ones included.
     :ivar paced: wave -> seconds until its next command.
-    :ivar loss_pause_s: seconds until owner znodes that it has lost again begin a generation.
+    :ivar loss_pause_s: seconds until another loss of its owner znodes begins a generation.
     """
 
     waits_s: float = 0.0
@@ -78,12 +78,12 @@ class ChannelView:
 
     @property
     def running(self) -> PartitionSet:
-        """The partitions that it says it runs."""
+        """The running partitions, by its channel."""
         return frozenset(self.channel.running) if self.channel else NONE
 
     @property
     def ask(self) -> str:
-        """The ask whose answer it says it carries out; empty without one."""
+        """The ask whose answer it runs, by its channel; empty without one."""
         return self.channel.ask if self.channel is not None else ""
 
 
@@ -125,7 +125,7 @@ class SeatView:
 
 
 @dataclass(frozen=True, slots=True)
-class AskView:
+class RequestView:
     """A `sync/ask` znode with its children.
 
     :ivar ask: None when it cannot be read.
@@ -206,17 +206,17 @@ class MemberFacts:
     :ivar registered: their `ids` znodes.
     :ivar seats: instance id -> seat, of static members, present or away.
     :ivar slots: the consumers of the group's fetcher pools; read only before its first generation.
-    :ivar mark_age_s: (consumer, incarnation) of each eviction hold -> seconds since it was made or first read here.
+    :ivar hold_age_s: (consumer, incarnation) of each eviction hold -> seconds since it was made or first read here.
     """
 
     channels: Mapping[str, ChannelView] = field(default_factory=dict)
     registered: Mapping[str, Member] = field(default_factory=dict)
     seats: Mapping[str, SeatView] = field(default_factory=dict)
     slots: frozenset[str] = frozenset()
-    mark_age_s: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    hold_age_s: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     def channel_of(self, consumer: str) -> Channel | None:
-        """The data of its channel; None without one that can be read."""
+        """The data of a member's channel; None without a readable one."""
         return self.channels[consumer].channel if consumer in self.channels else None
 
 
@@ -250,7 +250,7 @@ class RequestFacts:
     :ivar grown_age_s: seconds since this coordinator saw added partitions of a topic of the adopted assignment.
     """
 
-    asks: tuple[AskView, ...] = ()
+    asks: tuple[RequestView, ...] = ()
     sync_request: SyncRequestView | None = None
     failed_age_s: float = 0.0
     grown_age_s: float = 0.0
@@ -262,7 +262,7 @@ class HistoryFacts:
 
     :ivar generations: those with a history znode.  :ivar last: the current one's record.
     :ivar silences: member of the target that has run something -> milliseconds since its incarnation there fetched.
-    :ivar returned: the same of the previous incarnation of a member that has restarted since the group was Stable.
+    :ivar returned: the same of a restarted member's previous incarnation, until the group is Stable.
     """
 
     generations: tuple[int, ...] = ()

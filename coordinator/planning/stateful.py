@@ -18,7 +18,7 @@ from .snapshot import ChannelView
 
 @dataclass(frozen=True, slots=True)
 class StatefulProtocol(MemberProtocol):
-    """A member has the partitions and states of its region's cut.
+    """A reset stops every member, and starts it with the partitions and states of the cut.
 
     :ivar region: as the turn leaves it.
     :ivar cut: the group's contributions to its cut, which is checkpoint `sequence`.
@@ -29,61 +29,60 @@ class StatefulProtocol(MemberProtocol):
     sequence: int
 
     def desired(self, now: Round, name: str) -> Command | None:
-        """The one command that a member is to have now."""
-        want, target, reset = now.want, now.want.target[name], self.region.reset
+        assignment, target, reset = now.assignment, now.assignment.target[name], self.region.reset
         if revoked := self._to_revoke(now, name):
             return now.stop(name, revoked, Order(reset))
         if self.region.state == FAILED:
             return None
-        if not self._is_ready(now, name):
-            topics = {topic: want.topics[topic] for topic in topics_of(target.partitions)}
-            order = self._start_order(now, name)
-            return now.command(name, START_FETCHER, threads=target.threads, topics=topics, ask=want.ask, region=order)
-        return drain_of(now, name, self.region)
+        if self._is_ready(now, name):
+            return drain_of(now, name, self.region)
+        topics = {topic: assignment.topics[topic] for topic in topics_of(target.partitions)}
+        order = self._start_order(now, name)
+        return now.command(name, START_FETCHER, threads=target.threads, topics=topics, ask=assignment.ask, region=order)
 
     def has_settled(self, now: Round) -> bool:
-        """Whether all members of the target have their state back."""
+        """Whether all members of the target have restored their state."""
         names = addressed(now)
         return (
-            now.want.target.keys() <= {*names, *now.membership.away}
+            now.assignment.target.keys() <= {*names, *now.membership.away}
             and not self._is_heir_away(now)
             and all(not self._to_revoke(now, name) and self._is_ready(now, name) for name in names)
         )
 
     def _to_revoke(self, now: Round, name: str) -> PartitionSet:
-        """All that it runs, where that is of an earlier reset, or not in its target."""
-        view, want = now.members.channels[name], now.want
+        """All running partitions, where they are of an earlier reset, or not in the target."""
+        view, assignment = now.members.channels[name], now.assignment
         topics = view.channel.topics if view.channel is not None else {}
-        other_topics = any(topics.get(part.topic) != want.topics.get(part.topic) for part in view.running)
+        other_topics = any(topics.get(part.topic) != assignment.topics.get(part.topic) for part in view.running)
         is_right = progress_of(view).reset == self.region.reset and not other_topics and self.region.state != FAILED
-        return NONE if is_right and view.running <= want.target[name].partitions else view.running
+        return NONE if is_right and view.running <= assignment.target[name].partitions else view.running
 
     def _is_ready(self, now: Round, name: str) -> bool:
         view = now.members.channels[name]
         progress = progress_of(view)
         is_commanded = (progress.reset, progress.ready) == (self.region.reset, self.region.reset)
-        return is_commanded and view.running == now.want.target[name].partitions
+        return is_commanded and view.running == now.assignment.target[name].partitions
 
     def _start_order(self, now: Round, name: str) -> Order:
-        cut, target = self.cut, now.want.target
+        cut, target = self.cut, now.assignment.target
         sources = {cut.sources[part] for part in target[name].partitions if part in cut.sources}
         gone = self._gone(now) if name == min(target) else ()
         return Order(self.region.reset, self.sequence, tuple(sorted(sources | ({name} & set(cut.names)))), gone)
 
     def _is_heir_away(self, now: Round) -> bool:
         """Whether the member that inherits the states of departed members is a static one that is away."""
-        return min(now.want.target, default="") in now.membership.away and bool(self._gone(now))
+        return min(now.assignment.target, default="") in now.membership.away and bool(self._gone(now))
 
     def _gone(self, now: Round) -> tuple[str, ...]:
-        """Contributions of members that the target does not have; what was copied in part has no state of a member."""
-        return tuple(sorted(name for name in set(self.cut.names) - now.want.target.keys() if "~" not in name))
+        """Contributions of departed members; one that was copied in part has no member state."""
+        return tuple(sorted(name for name in set(self.cut.names) - now.assignment.target.keys() if "~" not in name))
 
 
 def drain_of(now: Round, name: str, region: Region) -> Command | None:
-    """The command to contribute to the open checkpoint; None for a member that has, or does not run its target yet."""
+    """The command to contribute to the open checkpoint; None after that, or before it runs its target."""
     view = now.members.channels[name]
     is_waited_for = region.open and progress_of(view).drained != region.open
-    if not is_waited_for or view.running != now.want.target[name].partitions:
+    if not is_waited_for or view.running != now.assignment.target[name].partitions:
         return None
     return now.command(name, DRAIN, region=Order(region.reset, region.open))
 

@@ -30,28 +30,28 @@ ROOM_BYTES = 470_000
 BEYOND = f"the group's state holds no more: target and largest start have {ROOM_BYTES} bytes (use several groups)"
 LEAST_BESIDE = 64_000
 CUTS = 7
-"""Tries of what fits: the first by an estimate, each further one halves what is left of the difference."""
+"""Attempts to find the number of partitions that fit: the first by an estimate, each further one by bisection."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TargetAssignment:
     """A group's next assignment.
 
     :ivar target: consumer -> its target, for every live member, idle ones included.
     :ivar topics: the ids of the topics that have a subscriber.
     :ivar left_out: member, topic or partition -> the reason.
     :ivar ask: the ask that it answers, under client-side assignment.
-    :ivar is_exclusive: whether none may start before all have stopped what an earlier answer assigned: for a protocol
-        type without owners.
-    :ivar kept: (member, command's name) of existing commands that are neither stops nor starts.
+    :ivar needs_barrier: whether no member may start before all have stopped an earlier assignment: for a protocol type
+        without owners.
+    :ivar retained: (member, command's name) of outstanding commands that are neither stops nor starts.
     """
 
     target: Mapping[str, Target] = field(default_factory=dict)
     topics: Mapping[str, str] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
     ask: str = ""
-    is_exclusive: bool = False
-    kept: frozenset[tuple[str, str]] = frozenset()
+    needs_barrier: bool = False
+    retained: frozenset[tuple[str, str]] = frozenset()
 
 
 def filters_of(registrations: Iterable[Registration]) -> GroupFilters:
@@ -84,18 +84,18 @@ def is_live(member: Member, view: ChannelView | None) -> bool:
     )
 
 
-def wanted(
-    snapshot: Snapshot, members: Mapping[str, Registration], assignor: Assignor, marks: Sequence[Mark] = ()
-) -> Wanted:
+def target_assignment(
+    snapshot: Snapshot, members: Mapping[str, Registration], assignor: Assignor, holds: Sequence[Mark] = ()
+) -> TargetAssignment:
     """Assign every assignable partition to the members, static ones that are away included.
 
-    What does not fit into `state`, beside the largest command, is left out: partitions from the last topic's last one
-    on, the same ones until members or topics change, so that a sticky strategy comes to the same result again.
+    Partitions that do not fit into `state`, beside the largest command, are left out from the last topic's last one
+    on: the same ones until members or topics change, so that a sticky strategy repeats its result.
 
-    :param marks: evictions, which are in the state too.
+    :param holds: of evictions; they are in the state, too.
     :raises RebalanceFailed: when the assignor fails, or breaks its contract; or when the members alone do not fit.
     """
-    room = max(ROOM_BYTES - sum(len(compact(mark.to_json())) for mark in marks), 2 * LEAST_BESIDE)
+    room = max(ROOM_BYTES - sum(len(compact(hold.to_json())) for hold in holds), 2 * LEAST_BESIDE)
     demand = _demand(snapshot, members)
     least = _bytes_of(demand.found({}))
     if least >= room:
@@ -110,7 +110,7 @@ def wanted(
 
 
 def _beyond_before(snapshot: Snapshot, members: Mapping[str, Registration], demand: _Demand) -> PartitionSet:
-    """What the target before has left out because it did not fit: as long as members and topics are the same."""
+    """Partitions that did not fit into the previous target, while members and topics are the same."""
     ids = {name: registration.incarnation for name, registration in members.items()}
     is_same = {name: one.incarnation for name, one in snapshot.state.target.items()} == ids
     first = first_of(snapshot.state.left_out, BEYOND)
@@ -119,10 +119,10 @@ def _beyond_before(snapshot: Snapshot, members: Mapping[str, Registration], dema
     return frozenset(partition for partition in demand.partitions if partition >= first)
 
 
-def _cut(demand: _Demand, assignor: Assignor, beyond: PartitionSet, room: int, share: float) -> Wanted:
-    """The assignment of about as many partitions, the first ones, as fit into `room`.
+def _cut(demand: _Demand, assignor: Assignor, beyond: PartitionSet, room: int, share: float) -> TargetAssignment:
+    """The assignment of nearly all partitions, from the first on, that fit into `room`.
 
-    :param share: of those that are not `beyond`, which do not fit: an estimate of what does.
+    :param share: an estimate of the part that fits, of the partitions not in `beyond`.
     """
     every = sorted(demand.partitions)
     fits, over, best = 0, len(demand.partitions - beyond), demand.without(assignor, demand.partitions)
@@ -137,7 +137,7 @@ def _cut(demand: _Demand, assignor: Assignor, beyond: PartitionSet, room: int, s
     return best
 
 
-def _bytes_of(found: Wanted) -> int:
+def _bytes_of(found: TargetAssignment) -> int:
     """Bytes of a target in the state, and of the largest start beside it."""
     targets = {name: target.to_json() for name, target in found.target.items()}
     starts = [
@@ -150,10 +150,9 @@ def _bytes_of(found: Wanted) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Demand:
-    """What members want, found once for all tries of an assignment.
+    """The members' subscriptions, resolved once for all attempts of an assignment.
 
-    :ivar topics: those that have a subscriber, and partitions.
-    :ivar partitions: theirs.
+    :ivar topics: those with a subscriber and partitions.  :ivar partitions: of these topics.
     :ivar left_out: member or topic -> the reason.
     """
 
@@ -167,7 +166,7 @@ class _Demand:
     def topic_ids(self) -> dict[str, str]:
         return {name: topic.id for name, topic in sorted(self.topics.items())}
 
-    def without(self, assignor: Assignor, beyond: PartitionSet) -> Wanted:
+    def without(self, assignor: Assignor, beyond: PartitionSet) -> TargetAssignment:
         """The assignment without the partitions `beyond`.
 
         :raises RebalanceFailed: when the assignor fails, or breaks its contract.
@@ -186,8 +185,8 @@ class _Demand:
         found = self.found(assigned(assignor, subscribers, shares))
         return replace(found, left_out={**found.left_out, **keys_of(beyond, BEYOND)})
 
-    def found(self, assignment: Mapping[str, Mapping[str, PartitionSet]]) -> Wanted:
-        """The target that gives each member its share, as far as one session may own it."""
+    def found(self, assignment: Mapping[str, Mapping[str, PartitionSet]]) -> TargetAssignment:
+        """The target of an assignment, limited to the owner znodes that one session may have."""
         left_out = dict(self.left_out)
         target = {
             member.consumer: Target(
@@ -196,7 +195,7 @@ class _Demand:
             )
             for member in self.subscribers
         }
-        return Wanted(target, self.topic_ids(), left_out)
+        return TargetAssignment(target, self.topic_ids(), left_out)
 
 
 def _demand(snapshot: Snapshot, members: Mapping[str, Registration]) -> _Demand:
@@ -241,7 +240,7 @@ def _assignable(
 
 
 def _before(snapshot: Snapshot, consumer: str) -> dict[TopicPartition, str]:
-    """The last target of that name, also for another incarnation: it may get its partitions back."""
+    """A consumer's previous target, also of an earlier incarnation: it may get its partitions back."""
     target = snapshot.state.target.get(consumer)
     threads = target.threads.items() if target else ()
     return {part: thread for thread, parts in threads for part in parts}
@@ -257,9 +256,9 @@ def owner_path_bytes(group: str, partitions: Iterable[TopicPartition]) -> int:
 def _bounded(
     group: str, threads: Mapping[str, PartitionSet], before: Mapping[TopicPartition, str], left_out: dict[str, str]
 ) -> dict[str, PartitionSet]:
-    """Limit `threads` to what one session may own; the excess is left out with the reason.
+    """Limit `threads` to the owner znodes of one session; the excess is left out with the reason.
 
-    Partitions of the target `before` have precedence: a sticky strategy must come to the same result again.
+    Partitions of the target `before` have precedence: a sticky strategy must repeat its result.
     """
     paths = GroupPaths(group)
     room = OWNER_PATHS_A_SESSION

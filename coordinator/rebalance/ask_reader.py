@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from ..planning.answers import outdated_topic
-from ..planning.snapshot import AskView, SyncRequestView
+from ..planning.snapshot import RequestView, SyncRequestView
 from ..term.reading import GroupMemory
 from ..zk.errors import BadData
 from ..zk.store import Listing, Node, existing_nodes
@@ -45,7 +45,7 @@ class AskReader:
         self._store = memory.store
         self._paths = paths
 
-    def read(self, listing: Listing | None) -> tuple[AskView, ...]:
+    def read(self, listing: Listing | None) -> tuple[RequestView, ...]:
         """The asks by number, without the entries of their answers.
 
         :param listing: of `sync`.
@@ -65,8 +65,8 @@ class AskReader:
         return tuple(self._view(*each, listing) for each, listing in zip(asks, listings, strict=True))
 
     def with_entries(
-        self, views: Sequence[AskView], client: ClientSide | None, topics: Mapping[str, Topic]
-    ) -> tuple[AskView, ...]:
+        self, views: Sequence[RequestView], client: ClientSide | None, topics: Mapping[str, Topic]
+    ) -> tuple[RequestView, ...]:
         """`views` with the entries of the answer that may be adopted: the newest ask's, if its topics are current.
 
         :param topics: all topics: they bound the partitions of an answer, and an answer for others is not read.
@@ -98,15 +98,15 @@ class AskReader:
                 self._memory.problems.report(f"{self._paths.sync}/{shown(name, MAX_NAME)}", "invalid name of an ask")
         return found
 
-    def _view(self, name: str, ask: Ask | None, answer: Node | None, listing: Listing | None) -> AskView:
+    def _view(self, name: str, ask: Ask | None, answer: Node | None, listing: Listing | None) -> RequestView:
         children = tuple(sorted(listing.names)) if listing is not None else ()
-        view = AskView(name, ask, children=children, age_s=self._memory.age_s("ask", name))
+        view = RequestView(name, ask, children=children, age_s=self._memory.age_s("ask", name))
         try:
             return replace(view, answer=Answer.parse(self._paths.answer(name), answer.data)) if answer else view
         except BadData as error:
             return replace(view, problem=str(error))
 
-    def _with_entries(self, view: AskView) -> AskView:
+    def _with_entries(self, view: RequestView) -> RequestView:
         """With its entries, or with the reason why they cannot be read."""
         consumers = [name[len(MEMBER_PREFIX) :] for name in view.children if name.startswith(MEMBER_PREFIX)]
         if view.ask is not None and len(consumers) > len(view.ask.members):
@@ -116,10 +116,10 @@ class AskReader:
         except BadData as error:
             return replace(view, answer=None, problem=str(error))
 
-    def _entries(self, view: AskView, consumers: Sequence[str]) -> Mapping[str, MemberAnswer]:
+    def _entries(self, view: RequestView, consumers: Sequence[str]) -> Mapping[str, MemberAnswer]:
         found: dict[str, MemberAnswer] = {}
         exist = sum(map(len, view.answer.partitions.values())) if view.answer is not None else 0
-        size, room = 0, 2 * exist  # duplicates are found by the judgement
+        size, room = 0, 2 * exist  # the verdict finds duplicates
         for batch in in_chunks(consumers, ENTRIES_AT_ONCE):
             nodes = existing_nodes(self._store, batch, partial(self._paths.member_answer, view.name))
             for consumer, path, node in nodes:

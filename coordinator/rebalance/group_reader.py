@@ -17,7 +17,6 @@ from ..planning.answers import outdated_topic
 from ..planning.membership import LONGEST_LEASE_MS, End
 from ..planning.plan import Plan
 from ..planning.snapshot import (
-    AskView,
     ChannelView,
     CoordinatorFacts,
     HistoryFacts,
@@ -25,6 +24,7 @@ from ..planning.snapshot import (
     MemberFacts,
     PartitionFacts,
     RequestFacts,
+    RequestView,
     SeatView,
     SentCommand,
     Snapshot,
@@ -50,13 +50,13 @@ T = TypeVar("T")
 NO_MEMORY = Memory()
 
 UNKNOWN_LEASE_MS = LONGEST_LEASE_MS
-"""When a group's state is unreadable, its evictions may be lost: the time for which a consumer may still run, at most;
-as much more as `max_session_timeout_ms` is above its default."""
+"""When a group's state is unreadable, its eviction holds may be lost: the longest lease of any consumer, by the default
+of `max_session_timeout_ms`."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupZnodes:
-    """What the writer of a turn needs of the group's znodes, beside the snapshot.
+    """Versions and parents of the group's znodes, for the writer of a turn.
 
     :ivar state_version: data version of `state`.
     :ivar czxid: of the group's own znode, its creation.
@@ -74,7 +74,7 @@ class GroupZnodes:
 
 
 class GroupRead(NamedTuple):
-    """A group as read: `observe` makes the snapshot of a turn of it."""
+    """A group as read, the input of `observe`."""
 
     snapshot: Snapshot
     znodes: GroupZnodes
@@ -108,10 +108,10 @@ class GroupReader:
         self._region = GroupRegionReader(self._memory, group, bound)
 
     def read(self, topics: Mapping[str, Topic], memory: Memory = NO_MEMORY, changed_s: float = 0.0) -> GroupRead | None:
-        """The group as read, what only the writer needs, and when; None when it has no state znode yet.
+        """The group as read; None without a state znode.
 
         :param memory: as after the turn before.
-        :param changed_s: seconds since the first change was seen that this turn is for.
+        :param changed_s: seconds since the turn's first change was seen.
         :raises Retryable: when ZooKeeper did not answer.
         :raises AccessDenied: when a znode that all members share may not be listed; it is reported.
         """
@@ -159,7 +159,7 @@ class GroupReader:
         on_thread = self._threads.read(state, members, channels, owners)
         now_ms = self._term.clock.now_ms()
         at = ReadTimes(now_s, now_ms, now_ms - round(1000 * changed_s))
-        marks = {
+        hold_ages_s = {
             (m.consumer, m.incarnation): self._memory.age_s("mark", m.consumer, m.incarnation) for m in state.marks
         }
         failed = state.client.failed_ask if state.client is not None else ""
@@ -170,7 +170,7 @@ class GroupReader:
             self._group,
             CoordinatorFacts(self._term.epoch, self._term.runtime.wall_ms(), self._longest_lease_ms),
             state,
-            MemberFacts(channels, members, found_seats, slots, marks),
+            MemberFacts(channels, members, found_seats, slots, hold_ages_s),
             PartitionFacts(topics, owners, offsets, on_thread),
             RequestFacts(asks, sync_request, failed_age_s, grown_age_s),
             region,
@@ -181,7 +181,7 @@ class GroupReader:
         znodes = GroupZnodes(state_node.stat.version, created, owner_parents, offset_parents, has_sync)
         return GroupRead(snapshot, znodes, at)
 
-    def _grown_age_s(self, state: GroupState, asks: Sequence[AskView], topics: Mapping[str, Topic]) -> float:
+    def _grown_age_s(self, state: GroupState, asks: Sequence[RequestView], topics: Mapping[str, Topic]) -> float:
         """Seconds for which a topic of the adopted answer has had more partitions than in the answer."""
         adopted = state.client.ask if state.client is not None else ""
         answer = next((view.answer for view in asks if view.name == adopted), None)
@@ -266,7 +266,7 @@ class GroupReader:
     def _seats(
         self, names: Iterable[str], members: Mapping[str, Member], channels: Mapping[str, ChannelView]
     ) -> dict[str, SeatView]:
-        """The seats of static members, and how long each has been empty: not longer than its channel is as it is.
+        """The seats of static members, and the time for which each was empty: at most since its channel's last change.
 
         A member with an `ids` znode is not away, even if its channel was read before it has registered. One that has
         registered between the reads of `ids` and of its seat looks as if it were.
@@ -350,14 +350,14 @@ class GroupReader:
         if state is None or state.generation < seen:
             # By its mzxid: a state that is lost again is waited for again.
             longer_ms = max(0, self._longest_lease_ms - LONGEST_LEASE_MS)
-            mark = _anybody(topics, str(node.stat.mzxid), UNKNOWN_LEASE_MS + longer_ms)
+            hold = _anybody(topics, str(node.stat.mzxid), UNKNOWN_LEASE_MS + longer_ms)
             runs = any(view.ask for view in channels.values())
-            state = replace(state or GroupState(), generation=seen, marks=(mark,) if mark.partitions or runs else ())
+            state = replace(state or GroupState(), generation=seen, marks=(hold,) if hold.partitions or runs else ())
         return state
 
 
 def _anybody(topics: Mapping[str, Topic], life: str, lease_ms: int) -> Mark:
-    """A mark on all partitions: the evictions before the state's loss are unknown, so all wait for a lease."""
+    """A hold on all partitions: the evictions before the state's loss are unknown."""
     every = frozenset(TopicPartition(topic.name, number) for topic in topics.values() for number in topic.partitions)
     return Mark("unknown", f"state-{life}", every, lease_ms, "the group's state was lost")
 
@@ -365,7 +365,7 @@ def _anybody(topics: Mapping[str, Topic], life: str, lease_ms: int) -> Mark:
 def owner_records(
     store: Store, paths: GroupPaths, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, OwnerRecord]:
-    """The owner znodes that can be read: of another one only its existence counts."""
+    """The readable owner znodes: of an unreadable one only its existence counts."""
     found = {}
     owners = existing_nodes(store, partitions, lambda partition: paths.owner(*partition)) if partitions else ()
     for partition, path, node in owners:
@@ -410,7 +410,7 @@ class OwnerThreads:
 
 
 def _has_threads(state: GroupState, member: Member) -> bool:
-    """Whether a member has, or had in the target, more than one thread; of a led one only its leader knows."""
+    """Whether a member has, or had in the target, more than one thread; a leader's assignment may name any."""
     registration, target = member.registration, state.target.get(member.consumer)
     if registration is None:
         return False

@@ -244,7 +244,7 @@ class Handlers:
             self._ask_for_next(request, turn)
 
     def _still_changed(self, begun: _Begun) -> None:
-        """The next turn is for the changes of this one, too."""
+        """The next turn takes the changes of this one, too."""
         with self._lock:
             begun.group.changes.untaken(begun.changed_at)
 
@@ -292,7 +292,7 @@ class Handlers:
         """A turn that began after it was `requested` has succeeded."""
         try:
             if self._asked.answer(group, requested):
-                # Removed by its version alone: with it went one that was made anew since it was read.
+                # Deleted by its version alone: a request created since the read may have been deleted, too.
                 self.requests.request(GroupTurn(group), AGAIN)
         except (Fenced, SessionLost) as error:
             self._on_over(str(error))

@@ -1,9 +1,8 @@
-"""What a coordinator makes of what it reads, turn by turn: a fold of each read into a memory. Pure.
+"""A coordinator's memory of a group: a pure fold of each read.
 
-It remembers how long each member has not carried out its commands, when it last fetched, at the earliest, its longest
-lease, and what this coordinator has written itself. The clock of an eviction (KIP-848's rebalance timeout) counts from
-the first command that a member's channel does not show; an acknowledgement alone does not stop it, and commands that
-replace one another do not restart it.
+It has each member's time without compliance, its earliest possible last fetch and its longest lease, and this
+coordinator's own writes. The clock of an eviction (KIP-848's rebalance timeout) counts from the first command that a
+member's channel does not show; an acknowledgement alone does not stop it, and a replaced command does not restart it.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from ..zk.znodes.partitions import PartitionSet
 from ..zk.znodes.records import DRAIN, START_FETCHER, STOP_FETCHER, Command, Registration
 
 AT_ONCE = 2
-"""So many stops, and so many starts, of one generation are sent to a member without a pause."""
+"""Stops, and starts, of one generation that a member is sent without a pause."""
 PAUSE_S = 1.0
-"""Between further ones: a member may remove its commands without carrying them out."""
+"""Between further ones: a member may remove its commands without complying."""
 LOSS_PAUSE_S = 2.0
-"""Between generations that a member's lost owner znodes begin."""
+"""Between generations due to a member's lost owner znodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class ReadTimes:
 
     :ivar now_s: the coordinator's monotonic clock.
     :ivar now_ms: ZooKeeper's clock; 0 when that is unknown.
-    :ivar changed_ms: by that clock, when the first change was seen that the turn is for.
+    :ivar changed_ms: by that clock, when the turn's first change was seen.
     """
 
     now_s: float
@@ -45,14 +44,14 @@ class ReadTimes:
 class Clock:
     """The eviction clock of one incarnation.
 
-    :ivar since: when the first command was sent, or first read, that it has not carried out; None without one.
-    :ivar sent: the last stop or start that it has not carried out, of those that this coordinator has sent or left.
-    :ivar begun: the last pending one that its channel has named: it takes several multis, or restores a state.
+    :ivar since: when the first command that it has not complied with was sent, or first read; None without one.
+    :ivar sent: the last stop or start without compliance that this coordinator has sent or retained.
+    :ivar begun: the last pending command in its channel: it takes several multis, or restores a state.
     :ivar withdrawn: the name of the last `sent` that was withdrawn before it was seen to be begun.
-    :ivar waves: option -> the wave of its last command, how many that has, and when the last was sent.
-    :ivar pending: name -> command, those that it had in the last read; None for those that were withdrawn since.
+    :ivar waves: option -> the wave of its last command, the number of its commands, and the time of the last one.
+    :ivar pending: name -> command, as last read; None for one that was withdrawn since.
     :ivar is_unowned: whether it runs partitions without owner znodes, and has no commands.
-    :ivar lost_at: when this last began a generation.
+    :ivar lost_at: when a loss of owner znodes last began a generation.
     """
 
     incarnation: str
@@ -88,11 +87,11 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What one coordinator remembers of one group.
+    """One coordinator's memory of one group.
 
     :ivar clocks: consumer -> its eviction clock.
     :ivar lives: member of the target -> its incarnation there.
-    :ivar returned: the same of the previous incarnation of a member that has restarted since the group was Stable.
+    :ivar returned: restarted member -> its previous incarnation, until the group is Stable.
     :ivar leases: consumer -> its incarnation, and that one's longest lease so far, in milliseconds.
     :ivar written: the group's creation, and the generation that was written last.
     :ivar held_for: the checkpoint that a generation waits for; 0 without one.
@@ -107,9 +106,9 @@ class Memory:
 
 
 def observe(memory: Memory, read: Snapshot, at: ReadTimes) -> tuple[Snapshot, Memory]:
-    """The snapshot that a turn decides from, and the memory after it.
+    """The snapshot of a turn, and the memory after it.
 
-    :param read: as read, without what a memory adds.
+    :param read: the snapshot without values of the memory.
     """
     members, state = read.members, read.state
     has_owners = state.client is None or state.client.protocol_type == CONSUMER
@@ -136,7 +135,7 @@ def observe(memory: Memory, read: Snapshot, at: ReadTimes) -> tuple[Snapshot, Me
 
 
 def writing(memory: Memory, plan: Plan) -> Memory:
-    """The memory when a plan is about to be written."""
+    """The memory before a plan is written."""
     ended = {end.view.consumer for end in plan.ends}
     lives = {name: replace(life, is_ended=True) if name in ended else life for name, life in memory.lives.items()}
     return replace(memory, lives=lives)
@@ -145,8 +144,7 @@ def writing(memory: Memory, plan: Plan) -> Memory:
 def written(memory: Memory, plan: Plan, group_czxid: int, now_s: float) -> Memory:
     """The memory after a plan was written, or had nothing to write.
 
-    Its commands count from now; who has none, and gets none, has nothing to carry out: it runs its target, or waits for
-    others.
+    Its commands count from now; a member without commands runs its target, or waits for others.
 
     :param group_czxid: of the group's own znode.
     """
@@ -161,14 +159,14 @@ def written(memory: Memory, plan: Plan, group_czxid: int, now_s: float) -> Memor
             continue
         busy.add(name)
         clock = replace(clock, since=now_s if clock.since is None else clock.since)
-        if _is_move(command):
+        if _is_stop_or_start(command):
             wave = wave_of(command)
             last, times, _ = clock.waves.get(command.option, (wave, 0, now_s))
             waves = {**clock.waves, command.option: (wave, 1 + (times if last == wave else 0), now_s)}
             clock = replace(clock, sent=command, waves=waves)
         clocks[name] = clock
     for name, clock in clocks.items():
-        sent = next(filter(_is_move, clock.pending.values()), clock.sent)
+        sent = next(filter(_is_stop_or_start, clock.pending.values()), clock.sent)
         if plan.is_new_generation and clock.is_unowned:
             since = now_s if clock.since is None else clock.since
             clocks[name] = replace(clock, sent=sent, lost_at=now_s, since=since)
@@ -184,7 +182,7 @@ def written(memory: Memory, plan: Plan, group_czxid: int, now_s: float) -> Memor
 
 
 def is_carried_out(command: Command, view: ChannelView, has_owners: bool = True) -> bool:
-    """Whether a member's channel shows a stop or start. Owner znodes are not looked at: another may have removed them.
+    """Whether a member complies with a stop or start, by its channel. Owner znodes are ignored: others may remove them.
 
     :param has_owners: False for a protocol type without owners.
     """
@@ -205,7 +203,7 @@ def is_carried_out(command: Command, view: ChannelView, has_owners: bool = True)
 
 
 def _is_in_the_way(command: Command, view: ChannelView, owners: PartitionSet) -> bool:
-    """Whether a member's channel shows a start but for partitions that have owners: it has refused those, and waits."""
+    """Whether a member complies with a start except for partitions with owners: it has refused those, and waits."""
     missing, channel = command.started - view.running, view.channel
     is_answered = channel is not None and channel.generation == command.generation
     return is_answered and bool(missing) and missing <= owners
@@ -214,14 +212,14 @@ def _is_in_the_way(command: Command, view: ChannelView, owners: PartitionSet) ->
 def _observed(
     clock: Clock | None, view: ChannelView, owners: PartitionSet, has_owners: bool, now: float
 ) -> tuple[Clock | None, ChannelView]:
-    """A member's clock, and its channel with the time for which it has not carried out a command."""
+    """A member's clock, and its channel with its compliance."""
     channel = view.channel
     if channel is None or not channel.is_live:
         return clock if channel is None else None, view
     # Without its contribution a checkpoint is aborted, and the member stays.
     pending = {sent.name: sent.command for sent in view.commands if sent.option != DRAIN}
     if clock is None or clock.incarnation != channel.incarnation:
-        clock = Clock(channel.incarnation, sent=next(filter(_is_move, pending.values()), None))
+        clock = Clock(channel.incarnation, sent=next(filter(_is_stop_or_start, pending.values()), None))
     elif clock.sent is not None and is_carried_out(clock.sent, view, has_owners):
         # Commands are read before the channel: this one may have been removed meanwhile.
         pending = {name: command for name, command in pending.items() if command != clock.sent}
@@ -259,8 +257,7 @@ def _without(clock: Clock, back: SentCommand) -> Clock:
     return replace(clock, sent=None, withdrawn=back.name if back.command != clock.begun else "")
 
 
-def _is_move(command: Command | None) -> bool:
-    """Whether it changes what a member runs."""
+def _is_stop_or_start(command: Command | None) -> bool:
     return command is not None and command.option in (START_FETCHER, STOP_FETCHER)
 
 

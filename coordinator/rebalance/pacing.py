@@ -12,20 +12,19 @@ from .rebalancer import Turn
 
 LONGEST_PAUSE_S = 5.0
 IDLE_TURNS = 20
-"""So many turns without a change, less than `IDLE_GAP_S` apart, are taken without a pause."""
+"""Turns without a change, less than `IDLE_GAP_S` apart, that are taken without a pause."""
 IDLE_GAP_S = 1.0
 LONGEST_IDLE_PAUSE_S = 1.0
 REQUESTED_TURNS = 10
-"""So many turns for requests of leader or operator, less than `REQUEST_GAP_S` apart, are taken without a pause."""
+"""Turns for requests of leader or operator, less than `REQUEST_GAP_S` apart, that are taken without a pause."""
 REQUEST_GAP_S = LONGEST_PAUSE_S
 GENERATIONS = 50
-"""So many generations, less than `IDLE_GAP_S` apart, begin without a pause: a member may change its registration in a
-loop."""
+"""Generations, so close, that begin without a pause: a member may change its registration in a loop."""
 
 
 @dataclass(slots=True)
 class Changes:
-    """The changes that a group's next turn is for.
+    """A group's changes for its next turn.
 
     :ivar quiet_until: changes before this time share one turn.
     :ivar since: when the first of them was seen; None without one.
@@ -45,7 +44,7 @@ class Changes:
         return since
 
     def untaken(self, since: float | None) -> None:
-        """That turn has failed: the next one is for its changes, too."""
+        """That turn has failed: the next one takes its changes, too."""
         self.since = self.since if since is None else since
 
 
@@ -74,7 +73,7 @@ class TurnPaces:
         """Put off the next turn after one that was refused, after many that changed nothing, and after many in a row
         for which a leader or an operator (`is_requested`) has asked, or that began a generation: a growing pause.
 
-        :returns: whether the log shall have it.
+        :returns: whether to log it.
         """
         is_soon = now - max(self.taken_at, self.not_before) < IDLE_GAP_S
         self.refused = self.refused + 1 if turn.is_refused else 0

@@ -112,7 +112,7 @@ class Rebalancer:
         """One turn.
 
         :param trigger: the reason of the turn, for the history.
-        :param changed_s: seconds since the first change was seen that it is for.
+        :param changed_s: seconds since the turn's first change was seen.
         :raises EpochOver: when another coordinator has been elected.
         :raises LeaseLapsed: when this coordinator must not act.
         :raises RebalanceFailed: when there is no plan, with the reason.
@@ -269,7 +269,7 @@ class Rebalancer:
     # ---- writing
 
     def _forgets_initial(self, snapshot: Snapshot) -> bool:
-        """Remove what is left below `initial` of a group that was bound under this name before."""
+        """Remove the initial offsets left by an earlier group of the same name."""
         view = snapshot.region
         if view is None or view.version is None or not view.has_initial:
             return False

@@ -36,17 +36,17 @@ from ..zk.znodes.regions import (
 
 PERIODIC = "periodic"
 MOST_DOUBLINGS = 4
-"""The other members stand still while one does not contribute: at most this part of the time, which shrinks."""
+"""One member without a contribution stops the others until the abort: in a part of the time that shrinks to this."""
 BESIDE_BYTES = 60_000
 """Room in a multi for the region with its groups, an end, and the fence."""
 
 
-_HINDERED = "no checkpoint: the turns of group"
+_BLOCKED = "no checkpoint: the turns of group"
 
 
 @dataclass(frozen=True, slots=True)
-class Hindrance:
-    """A group whose turns fail: no checkpoint begins. Its only memory is the region's `reason`, for the next term too.
+class Blocked:
+    """A group whose turns fail blocks checkpoints. Its only memory is the region's `reason`, for the next term too.
 
     :ivar why: the error.
     """
@@ -57,12 +57,12 @@ class Hindrance:
     @property
     def reason(self) -> str:
         """As the region's `reason`."""
-        return f"{_HINDERED} {self.group} fail: {self.why}"[:1000]
+        return f"{_BLOCKED} {self.group} fail: {self.why}"[:1000]
 
     @staticmethod
     def was(region: Region) -> bool:
-        """Whether the region's `reason` is that of a hindrance."""
-        return region.reason is not None and region.reason.startswith(_HINDERED)
+        """Whether the region's `reason` is of this kind."""
+        return region.reason is not None and region.reason.startswith(_BLOCKED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class Cuts:
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """What is requested of a region.
+    """The requests to a region.
 
     :ivar request: None without one, and when it is unreadable.
     :ivar version: of the znode `request`, None without one.
@@ -223,7 +223,7 @@ def region_plan(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
         _requested(snapshot, rules)
         or _open(snapshot, rules)
         or _restored(snapshot)
-        or _hindered(snapshot, rules)
+        or _blocked(snapshot, rules)
         or _next(snapshot, rules)
     )
     return replace(decided, region=replace(decided.region, interval_ms=round(rules.interval_s * 1000)))
@@ -244,7 +244,7 @@ def _away(state: GroupState) -> tuple[str, ...]:
 # ---- checkpoints
 
 
-def _hindered(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan | None:
+def _blocked(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan | None:
     """No checkpoint begins while the turns of a group fail: the others would stand still until its abort, each time."""
     region = snapshot.region
     if region.state == FAILED:
@@ -252,8 +252,8 @@ def _hindered(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan | None
     participants = snapshot.groups.participants
     failing = {group: why for group, why in snapshot.groups.failing.items() if group in participants}
     if not failing:
-        return RegionPlan(replace(region, reason=None), again_s=0.0) if Hindrance.was(region) else None
-    reason = Hindrance(*min(failing.items())).reason
+        return RegionPlan(replace(region, reason=None), again_s=0.0) if Blocked.was(region) else None
+    reason = Blocked(*min(failing.items())).reason
     is_asked = snapshot.requests.request is not None
     return RegionPlan(replace(region, reason=reason), reason=reason, is_answered=is_asked, again_s=rules.interval_s)
 
@@ -288,7 +288,7 @@ def _no_number(region: Region) -> str:
 
 
 def _too_large(checkpoint: Checkpoint, groups: Mapping[str, GroupState]) -> str:
-    """Why a checkpoint has no place in ZooKeeper; empty when it has. A group's turn that aborts it writes it again,
+    """Why a checkpoint does not fit into ZooKeeper; empty when it does. A group's turn that aborts it writes it again,
     beside the group's state; and a start names its participants twice at most."""
     count = sum(map(len, checkpoint.participants.values()))
     size = len(checkpoint.to_bytes())

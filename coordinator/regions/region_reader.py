@@ -182,7 +182,7 @@ class RegionReader:
         self._cut_of = sequence, {} if copies else _cuts(snapshot.open)
 
     def copies(self, snapshot: RegionSnapshot) -> Iterator[tuple[str, Contribution]]:
-        """The parts of the cut before for which there is no contributor.
+        """The parts of the previous cut without a contributor.
 
         These are groups without members, static members that are away, and unassigned partitions.
 
@@ -212,7 +212,7 @@ class RegionReader:
                 elif name in away:
                     yield contribution_name(group, name), _only(given, mine)
                 else:
-                    # A copied one keeps its name, which is unique in the cut before.
+                    # A copied one keeps its name, which is unique in the previous cut.
                     copied = name if "~" in name else f"{name}~{before}"
                     yield contribution_name(group, copied), replace(_only(given, mine), member_state="")
 
@@ -226,7 +226,7 @@ class RegionReader:
 
 
 class Timing:
-    """By the monotonic clock, seconds.
+    """Ages by the monotonic clock, in seconds.
 
     :ivar late: consecutive checkpoints that were aborted because they took too long.
     :ivar cut: the region's current cut, and when it completed.

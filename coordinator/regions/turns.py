@@ -44,11 +44,11 @@ ENDED_KEPT = 20
 
 REFUSALS_A_TURN = 10
 REFUSED_BACKOFF = Backoff(1.0, 30.0)
-"""After turns in a row that were each refused so often."""
+"""After consecutive turns that were each refused as often."""
 REMOVING_PAUSE_S = 0.05
 ABANDONED_AT_ONCE = 300
 REQUESTS_AT_ONCE = 10
-"""So many requests, less than `LONGEST_REQUEST_PAUSE_S` apart, are answered without a pause."""
+"""Requests less than `LONGEST_REQUEST_PAUSE_S` apart that are answered without a pause."""
 LONGEST_REQUEST_PAUSE_S = 1.0
 
 Write = Callable[[Sequence[Operation]], bool]
@@ -343,7 +343,7 @@ class RegionTurns:
             self._reader.read_again(number)  # also when only a part of it is removed
         try:
             self._is_retired = retire(self._store, self._paths, old, self._write)
-        except (AccessDenied, RebalanceFailed) as error:  # of an old checkpoint: the next one is not hindered
+        except (AccessDenied, RebalanceFailed) as error:  # of an old checkpoint: the next one is not blocked
             self._findings.report(self._paths.checkpoint(old[0]), str(error))
             self._is_retired = True
         self._findings.done()
@@ -352,7 +352,7 @@ class RegionTurns:
 
 @dataclass(slots=True)
 class _Group:
-    """What a group's last turn has reported to its region.
+    """The report of a group's last turn to its region.
 
     :ivar draining: members without a contribution to the open checkpoint.
     :ivar is_held: whether a generation waits for a checkpoint.

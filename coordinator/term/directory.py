@@ -101,7 +101,7 @@ class Directory:
             return by_pattern | by_leader | self.consumer_groups_per_topic.get(topic, set())
 
     def _replace(self, group: str, topics: set[str]) -> None:
-        """These are the topics of `group`: only those that it has gained or lost are looked at."""
+        """Replace the topics of `group`, by its gained and lost ones only."""
         before = self._topics.pop(group, set())
         if topics:
             self._topics[group] = topics

@@ -82,7 +82,7 @@ class CoordinatorMetrics:
         self._evictions = counter("evictions", "Consumers that were evicted.", "group")
         self._sent = counter("commands_sent", "Commands sent to channels.", "group", "option")
         self._withdrawn = counter("commands_withdrawn", "Commands withdrawn from channels.", "group", "option")
-        self._stale = counter("commands_stale", "Withdrawn commands that no consumer may apply.", "group")
+        self._stale = counter("commands_stale", "Withdrawn commands that were stale.", "group")
         self._bad_data = counter("bad_data_found", "Unusable data found in znodes.")
         self._bad_paths = gauge("bad_data_paths", "Znodes with unusable data.")
 

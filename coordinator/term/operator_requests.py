@@ -1,6 +1,6 @@
 """Operators' requests, as this term's coordinator last read them: paused groups, and requested turns.
 
-The listeners read and watch them; the handlers obey them.
+The listeners read and watch them; the handlers comply.
 """
 
 from __future__ import annotations

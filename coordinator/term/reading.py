@@ -93,7 +93,7 @@ class Findings:
             return None
 
     def forget(self) -> None:
-        """What was read is gone."""
+        """The paths are gone: clear their problems."""
         self._before, self._now = self._before | self._now, set()
         self.done()
 

@@ -18,7 +18,7 @@ from ..zk.backoff import Backoff
 from ..zk.runtime import Runtime
 
 FREE_S = 0.1
-"""Seconds of turns that cost a group nothing: the order of groups that cost little is that of their requests."""
+"""Seconds of turns without a cost: cheap groups are taken in the order of their requests."""
 HALF_LIFE_S = 10.0
 """After this time the seconds that a group's turns took count half."""
 LEAST_COSTS = 1000
@@ -52,7 +52,7 @@ IDLE = TurnKey("*")
 
 
 class Cause(Enum):
-    """What requires a turn: a change, a turn or an acknowledgement before it, or a generation that waits."""
+    """The cause of a turn: a change, a turn or an acknowledgement before it, or a generation that waits."""
 
     CHANGE = "change"
     FOLLOW_UP = "follow-up"
@@ -129,7 +129,7 @@ class RequestQueue:
         self._later: list[tuple[float, TurnKey]] = []
         self._cheap: list[_Entry] = []
         self._costly: list[_Entry] = []
-        self._idle: list[tuple[float, TurnKey]] = []  # by when they were due: what they cost moves all of them alike
+        self._idle: list[tuple[float, TurnKey]] = []  # by due time: their shared cost delays all alike
         self._costs: dict[TurnKey, _Cost] = {}
         self._most_costs = LEAST_COSTS
         self._taken: dict[TurnKey, float] = {}
@@ -240,7 +240,7 @@ class RequestQueue:
         return math.inf if is_last and is_costly else at
 
     def _relieve(self, now: float) -> None:
-        """Keys whose cost has gone meanwhile are as those that cost little."""
+        """Move keys whose cost has decayed to the cheap ones."""
         kept = []
         for entry in self._costly:
             _, key, due = entry
@@ -269,7 +269,7 @@ class RequestQueue:
         return IDLE if self._is_idle(key) else key
 
     def _turn_at(self, account: TurnKey, due: float, now: float) -> tuple[float, bool]:
-        """When a key that is due has its turn, were another due then; and whether that is later than it is due.
+        """The time of a due key's turn among others, and whether its cost delays it.
 
         From the end of the last turn of its account on: requests of a thousand groups are not a thousand turns at once.
         """
@@ -307,7 +307,7 @@ class Pace:
     def taken(self, now: float) -> bool:
         """Count one; the next is not to be taken before `until`.
 
-        :returns: whether the log shall have it: for the first that is paced, and for each `at_once` further ones.
+        :returns: whether to log it: the first that is paced, and one of each `at_once` further ones.
         """
         self.count = self.count + 1 if now - self.until < self._gap_s else 1
         beyond = self.count - self._at_once

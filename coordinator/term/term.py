@@ -1,4 +1,4 @@
-"""One elected life of a coordinator: its shared context, and its only way to write."""
+"""A coordinator's term: its shared context, and its only write path, which is fenced."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ServerClock:
 
 
 LEAST_MS_PER_S = 10
-"""A group below this share of a handler costs the others nothing that they would notice."""
+"""A group below this share of a handler does not delay the others noticeably."""
 
 
 class TurnTimer:
@@ -89,7 +89,7 @@ CLEARED_LEVELS = 3
 """Levels of unexpected znodes that one refused write removes."""
 
 FENCED = ("bad-version", "no-node")
-"""How a multi is refused whose epoch is over."""
+"""Reasons of a multi's refusal when the epoch is over."""
 
 
 class LeaseLapsed(Exception):
@@ -175,7 +175,7 @@ class Term:
         return True
 
     def publish_turn_times(self) -> None:
-        """Write what the groups have cost since the last call, where it differs from what is there.
+        """Write the turn times since the last call, if they differ from the znode's.
 
         :raises EpochOver: when the fence has changed.
         :raises Retryable: when ZooKeeper did not answer.

@@ -151,7 +151,7 @@ def turn(draw: Draw) -> tuple[Snapshot, Assignor]:
         "g",
         CoordinatorFacts(EPOCH, 1000),
         state,
-        MemberFacts(views, there, mark_age_s={key: age_s for key, (_, age_s) in marked.items()}),
+        MemberFacts(views, there, hold_age_s={key: age_s for key, (_, age_s) in marked.items()}),
         PartitionFacts(topics(draw), owners, offsets),
         history=HistoryFacts(
             tuple(range(GENERATION - draw.randrange(4), GENERATION + 1)),

@@ -21,7 +21,7 @@ from consumer.assignment.metadata import MAX_THREADS, ConsumerMetadata
 from coordinator import assignors
 from coordinator.assignors import Subscriber
 from coordinator.planning.snapshot import Snapshot
-from coordinator.planning.target import wanted
+from coordinator.planning.target import target_assignment
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import is_name
 from coordinator.zk.znodes.records import Registration, Topic
@@ -261,7 +261,7 @@ def test_adapter_assigns_like_a_coordinator(strategy: str, group: tuple[Snapshot
 
     found = assigned_by(CoordinatorStrategy(STRATEGIES[strategy]), snapshot.partitions.topics, metadata, members=held)
 
-    on_a_coordinator = wanted(snapshot, registrations, STRATEGIES[strategy]).target
+    on_a_coordinator = target_assignment(snapshot, registrations, STRATEGIES[strategy]).target
     assert {consumer: one.threads for consumer, one in found.items()} == {
         consumer: target.threads for consumer, target in on_a_coordinator.items()
     }

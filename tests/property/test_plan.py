@@ -198,7 +198,7 @@ def test_eviction_leaves_a_mark_on_running_partitions(turn: Decided) -> None:
             assert end.view.running <= mark.partitions
             assert mark.lease_ms > 0
     for mark in snapshot.state.marks:
-        runs_still = snapshot.members.mark_age_s[mark.consumer, mark.incarnation] < mark.lease_ms / 1000
+        runs_still = snapshot.members.hold_age_s[mark.consumer, mark.incarnation] < mark.lease_ms / 1000
         if not lives(snapshot, mark):
             assert (mark in decided.state.marks) == runs_still
 

@@ -54,7 +54,6 @@ from coordinator.planning.invariants import broken_invariants
 from coordinator.planning.membership import GroupRules
 from coordinator.planning.plan import Plan, plan
 from coordinator.planning.snapshot import (
-    AskView,
     ChannelView,
     Compliance,
     CoordinatorFacts,
@@ -64,6 +63,7 @@ from coordinator.planning.snapshot import (
     PartitionFacts,
     RegionView,
     RequestFacts,
+    RequestView,
     SeatView,
     SentCommand,
     Snapshot,
@@ -392,9 +392,9 @@ class Reader:
 
     # ---- asks
 
-    def _ask(self, number: int, one: Line) -> AskView:
+    def _ask(self, number: int, one: Line) -> RequestView:
         if not one.words:
-            return AskView(ask_name(number), None)
+            return RequestView(ask_name(number), None)
         members = dict(self._asked(each, one) for each in one.names("members"))
         ask = Ask(
             one.words[0],
@@ -410,7 +410,7 @@ class Reader:
         entries = self._entries(one)
         is_answered = bool(entries) or "error" in one.options
         children = (*(("answer",) if is_answered else ()), *(f"member-{each}" for each in entries))
-        return AskView(
+        return RequestView(
             ask_name(number),
             ask,
             self._answer(one, entries) if is_answered else None,

@@ -25,15 +25,15 @@ from coordinator.planning.asking import Asking
 from coordinator.planning.plan import End, Plan
 from coordinator.planning.rebalance_history import TRIGGERS, changes_between, changes_of, kind_of, trigger_kind
 from coordinator.planning.snapshot import (
-    AskView,
     ChannelView,
     CoordinatorFacts,
     HistoryFacts,
     MemberFacts,
+    RequestView,
     SentCommand,
     Snapshot,
 )
-from coordinator.planning.target import Wanted
+from coordinator.planning.target import TargetAssignment
 from coordinator.term.config import CoordinatorConfig
 from coordinator.term.metrics import CoordinatorMetrics
 from coordinator.term.reading import Findings, Problems
@@ -160,7 +160,7 @@ def test_commands_are_counted_by_option_and_evictions_by_group() -> None:
         stops=(("c1", command(STOP_FETCHER)),),
         starts=(("c1", command(START_FETCHER)), ("c2", command(START_FETCHER))),
         asking=Asking(
-            Wanted({}, {}, {}), assign=("c1", command(ASSIGN)), notices=(("c1", command(ASSIGNMENT_FAILED)),)
+            TargetAssignment({}, {}, {}), assign=("c1", command(ASSIGN)), notices=(("c1", command(ASSIGNMENT_FAILED)),)
         ),
     )
 
@@ -481,14 +481,14 @@ def of_leaders(ask: str, failed_ask: str = "") -> GroupState:
 
 def asked(before: GroupState, *names: str) -> Snapshot:
     """A snapshot, 1.5 s after the asks were made."""
-    asks = tuple(AskView(name, Ask("lag", "c1", "i1", {}, since_ms=1000)) for name in names)
+    asks = tuple(RequestView(name, Ask("lag", "c1", "i1", {}, since_ms=1000)) for name in names)
     return with_facts(snapshot(now_ms=2500), state=before, asks=asks)
 
 
 def test_assignment_counts_once_when_adopted_failed_or_outdated() -> None:
     metrics = CoordinatorMetrics()
     one, two, three = (f"ask-000000000{number}" for number in (1, 2, 3))
-    nothing = Wanted({}, {}, {})
+    nothing = TargetAssignment({}, {}, {})
     failing = Asking(nothing, has_failed=True, waits="leader c1 (lag) failed: no data")
     outdated = Asking(nothing, made=(three, Ask("lag", "c1", "i1", {}, outdated=1)))
 

@@ -95,8 +95,8 @@ def commands_of_the_dead_stay() -> None:
 
     def leaving(original: Any) -> Any:
         def sorted_commands(*given: Any) -> Any:
-            kept, withdrawn = original(*given)
-            return kept, tuple((name, sent) for name, sent in withdrawn if name in given[0].membership.live)
+            retained, withdrawn = original(*given)
+            return retained, tuple((name, sent) for name, sent in withdrawn if name in given[0].membership.live)
 
         return sorted_commands
 
