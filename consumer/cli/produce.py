@@ -200,10 +200,7 @@ def _header(where: str, name: str, value: Any) -> tuple[str, bytes | None]:
 )
 @click.option("--bad-lines", type=click.Path(dir_okay=False, path_type=Path), help="A new file for bad lines.")
 @env_option(
-    "--log-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    required=True,
-    help="The folder of the embedded log.",
+    "--log-dir", type=click.Path(file_okay=False, path_type=Path), required=True, help="The folder of the embedded log."
 )
 @zk_option
 @brokers_option

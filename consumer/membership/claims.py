@@ -51,11 +51,7 @@ def offset_operations(
 
 
 def release_operations(
-    paths: GroupPaths,
-    channel: Channel,
-    partitions: Iterable[TopicPartition],
-    known: PartitionSet,
-    owned: PartitionSet,
+    paths: GroupPaths, channel: Channel, partitions: Iterable[TopicPartition], known: PartitionSet, owned: PartitionSet
 ) -> list[Operation]:
     """Offsets written, owner znodes (those of `owned`) removed."""
     released = sorted(partitions)

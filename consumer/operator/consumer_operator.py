@@ -111,10 +111,7 @@ class ConsumerOperator(Callbacks):
         self.consumer = Consumer(config, subscription, self, **parts)
         self._most = config.max_poll_records if config.max_poll_records > 0 else UNBOUNDED_POLL
         self._messages = MessageQueue(
-            self._runtime,
-            POLLS_QUEUED * self._most,
-            config.buffer_memory,
-            lambda: self.consumer.member.may_fetch,
+            self._runtime, POLLS_QUEUED * self._most, config.buffer_memory, lambda: self.consumer.member.may_fetch
         )
         metrics.of(config.group, config.consumer).reads_queue(lambda: len(self._messages))
         self._events: Queue[Callable[[], None]] = self._runtime.queue()

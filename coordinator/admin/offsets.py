@@ -194,11 +194,7 @@ def _read(path: str, node: Node) -> Committed:
 
 
 def write_offsets(
-    store: Store,
-    group: str,
-    new: Sequence[NewOffset],
-    topics: Mapping[str, Topic] = NO_TOPICS,
-    of_region: bool = False,
+    store: Store, group: str, new: Sequence[NewOffset], topics: Mapping[str, Topic] = NO_TOPICS, of_region: bool = False
 ) -> int:
     """Set the offsets of an unused group, and return their number; a missing group is created, unless it had offsets or
     a region.

@@ -295,9 +295,7 @@ def sync(client: Requests, zk: str, brokers: Brokers) -> Acts:
     return changes, logged, lambda why: log.warning("topic sync failed, retrying: reason=%s", why)
 
 
-def readable_topics(
-    answers: Mapping[str, Described | CoordinatorError],
-) -> tuple[dict[str, Topic], dict[str, str]]:
+def readable_topics(answers: Mapping[str, Described | CoordinatorError]) -> tuple[dict[str, Topic], dict[str, str]]:
     """The brokers' topics, and those whose metadata they do not return, with the reasons. Pure.
 
     A topic that was deleted since it was listed is in neither.

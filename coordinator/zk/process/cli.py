@@ -162,10 +162,7 @@ def env_option(option: str, *name: str, **attributes: Any) -> Callable[[Command]
 def zk_option(command: Command) -> Command:
     """`--zk`, passed to the command as `zk`: the ZooKeeper servers; and `--zk-config`."""
     servers = env_option(
-        "--zk",
-        required=True,
-        metavar="HOSTS/CHROOT",
-        help="The ZooKeeper servers, as host:port,host:port/chroot.",
+        "--zk", required=True, metavar="HOSTS/CHROOT", help="The ZooKeeper servers, as host:port,host:port/chroot."
     )
     return servers(zk_config_option(command))
 
