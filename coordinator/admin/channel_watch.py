@@ -353,21 +353,16 @@ class ChannelWatch:
     def _read_lives(self, store: TreeStore) -> list[ChannelEvent]:
         """The registered consumers; the first reading returns no events for them."""
         nodes = existing_nodes(store, self._consumers(store, self._paths.ids), self._paths.id)
-        registrations = {name: self._read_registration(name, node) for name, _, node in nodes}
+        ids = {name: self._read_registration(name, node) for name, _, node in nodes}
         at_ms = self._runtime.wall_ms()
-        lives = {
-            name: registration.incarnation if registration else None
-            for name, (registration, _) in registrations.items()
-        }
+        lives = {name: registration.incarnation if registration else None for name, (registration, _) in ids.items()}
         gone = sorted(name for name, life in self._lives.items() if name not in lives or lives[name] != life)
         events = [
             ended(name, self._lives[name], self._channel(name, node), at_ms)
             for name, _, node in nodes_at(store, gone, self._paths.channel)
         ]
         events += [
-            registered(name, *registrations[name], at_ms)
-            for name in sorted(registrations)
-            if name not in self._lives or name in gone
+            registered(name, *ids[name], at_ms) for name in sorted(ids) if name not in self._lives or name in gone
         ]
         self._lives = lives
         return events if self._has_read else []

@@ -164,19 +164,17 @@ def inactive(store: Store, group: str, of_region: bool = False) -> Standing:
     :raises UsageError: when the group is in a consistent region, where offsets belong to the application's state.
     :raises BadData: when its state cannot be read.
     """
-    standing = look(store, group)
-    if not of_region and standing.state.region is not None:
-        region, path = standing.state.region.name, RegionPaths(standing.state.region.name).root
+    users = look(store, group)
+    if not of_region and users.state.region is not None:
+        region, path = users.state.region.name, RegionPaths(users.state.region.name).root
         node = store.get(path)
         # In a region of slots offsets do not belong to states.
         if node is None or Region.parse(path, node.data).kind == REGION_OF_CONSUMERS:
             raise UsageError(f"group {group} is in consistent region {region}: reset it with `regions reset {region}`")
-    why = standing.used_by if standing.state.state in INACTIVE else f"the current state is {standing.state.state}"
+    why = users.used_by if users.state.state in INACTIVE else f"the current state is {users.state.state}"
     if why is None:
-        return standing
-    raise CoordinatorError(
-        f"Assignments can only be reset if the group '{group}' is inactive, but {why}.{standing.hint}"
-    )
+        return users
+    raise CoordinatorError(f"Assignments can only be reset if the group '{group}' is inactive, but {why}.{users.hint}")
 
 
 def committed(store: Store, paths: GroupPaths) -> dict[TopicPartition, Committed]:

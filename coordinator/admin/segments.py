@@ -27,8 +27,7 @@ LEFT_OVER = "left over"
 SILENT_AFTER_MS = 180_000
 """A running query updates its znode once a minute; after three missed updates it counts as silent."""
 FAR_BEHIND_SEGMENTS = 5_000
-"""A silent query with this number of unfinished segments is far behind, and more are not counted: a quarter of the
-default bound."""
+"""Unfinished segments of a silent query that is far behind; more are not counted: a quarter of the default bound."""
 ACTIVE, SILENT, EXPIRED, UNREADABLE = "active", "silent", "expired", "unreadable"
 
 

@@ -226,12 +226,9 @@ def exported(client: Requests, name: str, group: ShownGroup) -> list[Row]:
         )
     offsets: dict[tuple[str, int], int] = {p.partition: p.offset for p in group.partitions if p.offset is not None}
     strange = mismatches(client, group)
-    valid = {partition: offset for partition, offset in offsets.items() if partition not in strange}
+    valid = {part: offset for part, offset in offsets.items() if part not in strange}
     reasons = {**strange, **(client.commit_offsets(name, valid) if valid else {})}
-    return [
-        (name, *partition, offset, reasons.get(partition, "Successful"))
-        for partition, offset in sorted(offsets.items())
-    ]
+    return [(name, *part, offset, reasons.get(part, "Successful")) for part, offset in sorted(offsets.items())]
 
 
 def mismatches(client: Requests, group: ShownGroup) -> dict[tuple[str, int], str]:

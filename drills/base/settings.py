@@ -50,8 +50,7 @@ class Settings:
     :ivar segments_mb: size of the segments' disk in MiB; 0 for the folder's own disk.
     :ivar kafka: the records are in the drill's Kafka broker, not in the embedded log.
     :ivar strategy: of client-side assignment; "" for assignment by the coordinator.
-    :ivar misbehaves: the behaviour of a leader's assignor between SIGUSR1 and SIGUSR2: `hangs` or `raises`; "" for
-        neither.
+    :ivar misbehaves: how a leader's assignor fails between SIGUSR1 and SIGUSR2: `hangs` or `raises`; "" for neither.
     :ivar state_bytes: size of each member's state from the assignor.
     :ivar assignment_timeout_ms: how long a leader has to answer.
     :ivar region: the consistent region of the fetchers, which are counting applications; "" for slots without a region.
