@@ -46,8 +46,8 @@ class GroupRules:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
-    """An incarnation to end in ZooKeeper.
+class Termination:
+    """The end of an incarnation, to be written.
 
     :ivar reason: for its channel.
     :ivar evicted: whether its `ids` znode is removed too.
@@ -89,7 +89,7 @@ class Membership:
     live: Mapping[str, Registration]
     away: Mapping[str, Registration]
     forming: Mapping[str, Registration]
-    ends: tuple[End, ...]
+    terminations: tuple[Termination, ...]
     holds: tuple[Mark, ...]
     given_up: tuple[SeatView, ...]
     agreed: Agreement
@@ -118,7 +118,7 @@ class _Admission:
     live: dict[str, Registration]
     away: dict[str, Registration] = field(default_factory=dict)
     forming: dict[str, Registration] = field(default_factory=dict)
-    ends: list[End] = field(default_factory=list)
+    terminations: list[Termination] = field(default_factory=list)
     holds: list[Mark] = field(default_factory=list)
     given_up: list[SeatView] = field(default_factory=list)
     agreed: Agreement = field(default_factory=Agreement)
@@ -139,7 +139,7 @@ class _Admission:
             self.live,
             self.away,
             self.forming,
-            tuple(self.ends),
+            tuple(self.terminations),
             tuple(self.holds),
             tuple(self.given_up),
             self.agreed,
@@ -177,7 +177,7 @@ def unusable(facts: MemberFacts, found: Membership) -> dict[str, str]:
             reasons[name] = "its registration cannot be read"
         elif facts.channel_of(name) is None:
             reasons[name] = "its channel is missing or cannot be read"
-    return {**reasons, **{end.view.consumer: end.reason for end in found.ends if end.evicted}}
+    return {**reasons, **{end.view.consumer: end.reason for end in found.terminations if end.evicted}}
 
 
 # ---- evictions
@@ -238,7 +238,7 @@ def _end_live(
     registration, view = found.live.pop(name), snapshot.members.channels[name]
     owners = view.running & snapshot.partitions.owners
     seat = snapshot.members.seats.get(name) if registration.instance_id == name else None
-    found.ends.append(End(view, reason, True, owners, error, seat, since_ms))
+    found.terminations.append(Termination(view, reason, True, owners, error, seat, since_ms))
     runs_unowned = _runs_unowned(snapshot, view)
     if view.running or runs_unowned:
         lease = _lease_ms(snapshot, name, registration) or (
@@ -266,10 +266,10 @@ def _end_departed(snapshot: Snapshot, found: _Admission) -> None:
 
     A static member whose session has expired loses its seat: its session timeout is over by then.
     """
-    put_out = {end.view.consumer for end in found.ends}
+    ended = {end.view.consumer for end in found.terminations}
     for name, view in sorted(snapshot.members.channels.items()):
         channel = view.channel
-        if name in found.live or name in put_out or channel is None or not channel.incarnation:
+        if name in found.live or name in ended or channel is None or not channel.incarnation:
             continue
         member = snapshot.members.registered.get(name)
         if member is not None and member.registration is None:
@@ -282,7 +282,8 @@ def _end_departed(snapshot: Snapshot, found: _Admission) -> None:
             reason, error, seat = channel.ended or "", channel.error, None
         else:
             continue
-        found.ends.append(End(view, reason, False, view.running & snapshot.partitions.owners, error, seat))
+        owners = view.running & snapshot.partitions.owners
+        found.terminations.append(Termination(view, reason, False, owners, error, seat))
         if _runs_unowned(snapshot, view):
             found.hold(Mark(name, channel.incarnation, NONE, lease_ms(snapshot, name), reason))
 
@@ -296,7 +297,7 @@ def _seats(snapshot: Snapshot, found: _Admission) -> None:
     A member with an `ids` znode that is not live is registering, or unreadable: its seat is left for a later turn. A
     seat outside the target gets no partitions while its member is away.
     """
-    lost = {end.seat.instance for end in found.ends if end.seat is not None}
+    lost = {end.seat.instance for end in found.terminations if end.seat is not None}
     for instance, view in sorted(snapshot.members.seats.items()):
         seat, live = view.seat, found.live.get(instance)
         if seat is None or instance in lost:

@@ -136,7 +136,7 @@ def observe(memory: Memory, read: Snapshot, at: ReadTimes) -> tuple[Snapshot, Me
 
 def writing(memory: Memory, plan: Plan) -> Memory:
     """The memory before a plan is written."""
-    ended = {end.view.consumer for end in plan.ends}
+    ended = {end.view.consumer for end in plan.terminations}
     lives = {name: replace(life, is_ended=True) if name in ended else life for name, life in memory.lives.items()}
     return replace(memory, lives=lives)
 

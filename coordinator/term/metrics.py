@@ -184,7 +184,7 @@ class CoordinatorMetrics:
     def turn_written(self, snapshot: Snapshot, decided: Plan) -> None:
         """A turn's decision was written to ZooKeeper."""
         group = snapshot.group
-        for end in decided.ends:
+        for end in decided.terminations:
             if end.evicted:
                 self._evictions.labels(group).inc()
         for _, command in decided.commands:
