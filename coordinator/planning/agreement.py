@@ -90,7 +90,7 @@ class Choice:
 def choose(
     candidates: Iterable[Candidate],
     current: str,
-    known: Mapping[str, Assignor],
+    installed: Mapping[str, Assignor],
     most: int = 2**31 - 1,
     is_client_side: bool = False,
 ) -> Choice:
@@ -102,7 +102,7 @@ def choose(
     switches once, then to the coordinator's side, then to the first name.
 
     :param current: the group's current strategy, empty without one; a client-side one if `is_client_side`.
-    :param known: the strategies of this node.
+    :param installed: the strategies of this node.
     :param most: maximum number of members.
     :raises RebalanceFailed: when this node has no strategy of any existing member: it then refuses none.
     """
@@ -113,14 +113,14 @@ def choose(
     strange: Candidate | None = None
     room = MAX_GROUP_METADATA_BYTES
     for candidate in sorted(candidates, key=lambda candidate: (candidate.rank, candidate.czxid, candidate.consumer)):
-        left = {offer for offer in candidate.offers if offer.is_client_side or offer.name in known}
+        left = {offer for offer in candidate.offers if offer.is_client_side or offer.name in installed}
         left &= left if common is None else common
         size = candidate.client.metadata_bytes if candidate.client is not None else 0
         if size > min(MAX_METADATA_BYTES, room):
             refused[candidate.consumer] = _too_large(size, room)
         elif not left:
             strange = strange or (candidate if candidate.rank == ESTABLISHED else None)
-            shared = [Offer(name) for name in known] if common is None else common
+            shared = [Offer(name) for name in installed] if common is None else common
             refused[candidate.consumer] = (
                 f"it supports {_listed(candidate.offers)}, and the group's members with this node "
                 f"{_listed(sorted(shared))}: give it one of those as well (protocols)"
@@ -134,7 +134,7 @@ def choose(
     if strange is not None and all(candidate.rank != ESTABLISHED for candidate in members):
         raise RebalanceFailed(
             f"member {strange.consumer} supports {_listed(strange.offers)}, and this node has "
-            f"{_listed([Offer(name) for name in sorted(known)])}: install what is missing on every node"
+            f"{_listed([Offer(name) for name in sorted(installed)])}: install what is missing on every node"
         )
     if not members or common is None:
         return Choice(None, refused, tuple(too_many))
