@@ -71,7 +71,7 @@ def backwards(found: Mapping[K, V]) -> dict[K, V]:
 def test_plan_is_the_same_in_any_order_of_reading_and_its_state_is_read_back(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
     before = copy.deepcopy(snapshot)
-    some = [(snapshot.members, "channels registered mark_age_s"), (snapshot.partitions, "topics")]
+    some = [(snapshot.members, "channels registered hold_age_s"), (snapshot.partitions, "topics")]
     other = {name: backwards(getattr(facts, name)) for facts, names in some for name in names.split()}
     state = replace(snapshot.state, target=backwards(snapshot.state.target), topics=backwards(snapshot.state.topics))
 
