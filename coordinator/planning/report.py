@@ -188,8 +188,8 @@ def history_of(
     if updated == record:
         return None  # another member's last activity is written with the next of these
     since_ms = min((ms for ms in (standing_since_ms, silent_since_ms) if ms is not None), default=None)
-    stood_ms = max(0, now_ms - since_ms) if since_ms is not None and state.state == STABLE else None
-    return replace(updated, silent_since_ms=silent_since_ms, standstill_ms=stood_ms)
+    downtime_ms = max(0, now_ms - since_ms) if since_ms is not None and state.state == STABLE else None
+    return replace(updated, silent_since_ms=silent_since_ms, standstill_ms=downtime_ms)
 
 
 def _standing_since(
