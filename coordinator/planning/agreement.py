@@ -90,7 +90,7 @@ class Choice:
 def choose(
     candidates: Iterable[Candidate],
     current: str,
-    known: Mapping[str, Assignor],
+    installed: Mapping[str, Assignor],
     most: int = 2**31 - 1,
     is_client_side: bool = False,
 ) -> Choice:
@@ -102,7 +102,7 @@ def choose(
     switches once, then to the coordinator's side, then to the first name.
 
     :param current: the group's current strategy, empty without one; a client-side one if `is_client_side`.
-    :param known: the strategies of this node.
+    :param installed: the strategies of this node.
     :param most: maximum number of members.
     :raises RebalanceFailed: when this node has no strategy of any existing member: it then refuses none.
     """
@@ -112,44 +112,44 @@ def choose(
     too_many: list[str] = []
     strange: Candidate | None = None
     room = MAX_GROUP_METADATA_BYTES
-    for one in sorted(candidates, key=lambda one: (one.rank, one.czxid, one.consumer)):
-        left = {offer for offer in one.offers if offer.is_client_side or offer.name in known}
+    for candidate in sorted(candidates, key=lambda candidate: (candidate.rank, candidate.czxid, candidate.consumer)):
+        left = {offer for offer in candidate.offers if offer.is_client_side or offer.name in installed}
         left &= left if common is None else common
-        size = one.client.metadata_bytes if one.client is not None else 0
+        size = candidate.client.metadata_bytes if candidate.client is not None else 0
         if size > min(MAX_METADATA_BYTES, room):
-            refused[one.consumer] = _too_large(size, room)
+            refused[candidate.consumer] = _too_large(size, room)
         elif not left:
-            strange = strange or (one if one.rank == ESTABLISHED else None)
-            shared = [Offer(name) for name in known] if common is None else common
-            refused[one.consumer] = (
-                f"it supports {_listed(one.offers)}, and the group's members with this node "
+            strange = strange or (candidate if candidate.rank == ESTABLISHED else None)
+            shared = [Offer(name) for name in installed] if common is None else common
+            refused[candidate.consumer] = (
+                f"it supports {_listed(candidate.offers)}, and the group's members with this node "
                 f"{_listed(sorted(shared))}: give it one of those as well (protocols)"
             )
         elif len(members) >= most:
-            too_many.append(one.consumer)
+            too_many.append(candidate.consumer)
         else:
             common = left
             room -= size
-            members.append(one)
-    if strange is not None and all(one.rank != ESTABLISHED for one in members):
+            members.append(candidate)
+    if strange is not None and all(candidate.rank != ESTABLISHED for candidate in members):
         raise RebalanceFailed(
             f"member {strange.consumer} supports {_listed(strange.offers)}, and this node has "
-            f"{_listed([Offer(name) for name in sorted(known)])}: install what is missing on every node"
+            f"{_listed([Offer(name) for name in sorted(installed)])}: install what is missing on every node"
         )
     if not members or common is None:
         return Choice(None, refused, tuple(too_many))
-    sides = Counter(_first(one, common).is_client_side for one in members)
+    sides = Counter(_first(candidate, common).is_client_side for candidate in members)
     side = min(sides, key=lambda side: (-sides[side], side != is_client_side, side))
     there = {offer for offer in common if offer.is_client_side is side}
-    votes = Counter(_first(one, there) for one in members)
+    votes = Counter(_first(candidate, there) for candidate in members)
     held = current if side == is_client_side else ""
     return Choice(
         min(votes, key=lambda offer: (-votes[offer], offer.name != held, offer.name)), refused, tuple(too_many)
     )
 
 
-def _first(one: Candidate, common: set[Offer]) -> Offer:
-    return next(offer for offer in one.offers if offer in common)
+def _first(candidate: Candidate, common: set[Offer]) -> Offer:
+    return next(offer for offer in candidate.offers if offer in common)
 
 
 def _too_large(size: int, room: int) -> str:

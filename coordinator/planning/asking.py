@@ -140,11 +140,11 @@ def asking(group: Group) -> Asking:
     return with_obsolete_asks(group, _pending_ask(group) or _new_ask(group))
 
 
-def postponed(group: Group, found: Asking) -> Asking:
+def postponed(group: Group, changes: Asking) -> Asking:
     """The same turn without an adoption: the group's consistent region takes a checkpoint first."""
     view = group.out
-    if not found.is_adopted or view is None or view.ask is None:
-        return found
+    if not changes.is_adopted or view is None or view.ask is None:
+        return changes
     waits = f"the answer of {view.ask.leader} waits for a checkpoint of the region"
     return with_obsolete_asks(group, replace(unchanged(group, group.before), waits=waits))
 
@@ -210,9 +210,9 @@ def _decided(group: Group, view: RequestView, ask: Ask) -> Asking | None:
     if verdict.failure:
         return _failed(group, view, ask, verdict.failure)
     if not verdict.outdated:
-        found = _adopted(group, view, ask, verdict.left_out)
-        too_large = _too_large(group, ask, found)
-        return _failed(group, view, ask, too_large) if too_large else found
+        changes = _adopted(group, view, ask, verdict.left_out)
+        too_large = _too_large(group, ask, changes)
+        return _failed(group, view, ask, too_large) if too_large else changes
     if ask.outdated >= OUTDATED_AT_MOST:
         return _failed(group, view, ask, f"its answers are for other topics: {verdict.outdated}")
     return None
@@ -253,9 +253,9 @@ def _adopted(group: Group, view: RequestView, ask: Ask, left_out: Mapping[str, s
     )
 
 
-def _too_large(group: Group, ask: Ask, found: Asking) -> str:
+def _too_large(group: Group, ask: Ask, changes: Asking) -> str:
     """Why the target does not fit into `state`, or not beside an ask or a start; empty when it does."""
-    assignment = found.assignment
+    assignment = changes.assignment
     state = group.snapshot.state
     after = replace(
         state,
@@ -517,25 +517,25 @@ def unread_notices(group: Group) -> frozenset[tuple[str, str]]:
     return frozenset((name, sent) for name, sent, command in _sent_notices(group) if command.epoch == epoch)
 
 
-def with_obsolete_asks(group: Group, found: Asking) -> Asking:
+def with_obsolete_asks(group: Group, changes: Asking) -> Asking:
     """Add obsolete requests: all but the adopted, the pending and the last failed one, and, until every member has the
     new target, those whose entries a start may name."""
-    client = found.client
+    client = changes.client
     names = {client.ask, client.failed_ask} if client is not None else set()
-    if found.made is None and not found.is_adopted and group.out is not None and found.waits:
+    if changes.made is None and not changes.is_adopted and group.out is not None and changes.waits:
         names.add(group.out.name)
     old = [view for view in group.snapshot.requests.asks if view.name not in names]
     adopted = ask_number(client.ask) if client is not None else 0
     readable = _readable_asks(group)
     was_adopted = [v for v in old if v.answer is not None and ask_number(v.name) < adopted and v.name in readable]
     obsolete = tuple(view for view in old if view not in was_adopted)
-    answered = found.answered if client is not None else group.snapshot.requests.sync_request
+    answered = changes.answered if client is not None else group.snapshot.requests.sync_request
     return replace(
-        found,
+        changes,
         obsolete=obsolete,
         superseded=tuple(was_adopted),
         answered=answered,
-        notices=(*_resent_notices(group), *found.notices),
+        notices=(*_resent_notices(group), *changes.notices),
     )
 
 

@@ -44,12 +44,12 @@ def _blocked_by(now: Round, to_stop: Sequence[str], withdrawn: Withdrawn) -> str
         return f"{min(to_stop)} has not stopped yet"
     if now.membership.holds:
         return f"the lease of {now.membership.holds[0].consumer} may still run"
-    if any(end.view.ask for end in now.membership.ends):
+    if any(end.view.ask for end in now.membership.terminations):
         return "an incarnation is being ended"
     pending = [name for name, sent in withdrawn if sent.option == START_FETCHER]
     if pending:
         return f"a start of {pending[0]} is being withdrawn"
-    ended = {end.view.consumer for end in now.membership.ends}
+    ended = {end.view.consumer for end in now.membership.terminations}
     for name, view in sorted(now.members.channels.items()):
         if view.channel is None:
             return f"the channel of {name} cannot be read"

@@ -70,7 +70,7 @@ def _target(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
 
 def _commands(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
     """Each command is for a live incarnation, of this epoch and generation, with partitions that it may have."""
-    order, ended = (snapshot.coordinator.epoch, plan.state.generation), {end.view.consumer for end in plan.ends}
+    order, ended = (snapshot.coordinator.epoch, plan.state.generation), {end.view.consumer for end in plan.terminations}
     for name, command in (*plan.stops, *plan.starts, *plan.drains):
         channel = snapshot.members.channel_of(name)
         is_its = channel is not None and channel.is_live and name not in ended
@@ -104,7 +104,7 @@ def _free(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
     """A newly started partition has no other fetcher, and no other outstanding start."""
     if not plan.starts:
         return
-    ended = {end.view.consumer: end.owners for end in plan.ends}
+    ended = {end.view.consumer: end.owners for end in plan.terminations}
     taken: list[PartitionSet] = [snapshot.partitions.owners - united(ended.values())]
     taken += [hold.partitions for hold in plan.state.marks]
     for name, view in snapshot.members.channels.items():
@@ -122,7 +122,7 @@ def _free(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
 def _holds(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
     """An evicted member's partitions are held until its lease expires, also by the next coordinator."""
     made = {(hold.consumer, hold.incarnation): hold for hold in plan.state.marks}
-    for end in plan.ends:
+    for end in plan.terminations:
         running = snapshot.partitions.existing(end.view.running)
         if end.evicted and end.view.channel is not None and running:
             hold = made.get((end.view.consumer, end.view.channel.incarnation))
@@ -167,7 +167,7 @@ def _stable(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
 
 def _barrier(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
     """Without owner znodes, no member starts while another may run an earlier assignment."""
-    client, ended = plan.state.client, {end.view.consumer for end in plan.ends}
+    client, ended = plan.state.client, {end.view.consumer for end in plan.terminations}
     if client is None or client.protocol_type == CONSUMER or not plan.starts:
         return
     channels = snapshot.members.channels.items()

@@ -46,8 +46,8 @@ class GroupRules:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
-    """An incarnation to end in ZooKeeper.
+class Termination:
+    """The end of an incarnation, to be written.
 
     :ivar reason: for its channel.
     :ivar evicted: whether its `ids` znode is removed too.
@@ -89,7 +89,7 @@ class Membership:
     live: Mapping[str, Registration]
     away: Mapping[str, Registration]
     forming: Mapping[str, Registration]
-    ends: tuple[End, ...]
+    terminations: tuple[Termination, ...]
     holds: tuple[Mark, ...]
     given_up: tuple[SeatView, ...]
     agreed: Agreement
@@ -118,7 +118,7 @@ class _Admission:
     live: dict[str, Registration]
     away: dict[str, Registration] = field(default_factory=dict)
     forming: dict[str, Registration] = field(default_factory=dict)
-    ends: list[End] = field(default_factory=list)
+    terminations: list[Termination] = field(default_factory=list)
     holds: list[Mark] = field(default_factory=list)
     given_up: list[SeatView] = field(default_factory=list)
     agreed: Agreement = field(default_factory=Agreement)
@@ -139,7 +139,7 @@ class _Admission:
             self.live,
             self.away,
             self.forming,
-            tuple(self.ends),
+            tuple(self.terminations),
             tuple(self.holds),
             tuple(self.given_up),
             self.agreed,
@@ -152,24 +152,24 @@ def membership(snapshot: Snapshot, assignors: Mapping[str, Assignor], rules: Gro
 
     :raises RebalanceFailed: when the group's members share no strategy that is installed here.
     """
-    found = _Admission(
+    admission = _Admission(
         {
             name: member.registration
             for name, member in snapshot.members.registered.items()
             if member.registration is not None and is_live(member, snapshot.members.channels.get(name))
         }
     )
-    _retain_holds(snapshot, found)
-    _evict(snapshot, found)
-    _end_departed(snapshot, found)
-    _seats(snapshot, found)
-    _refuse(snapshot, found, assignors, rules)
-    _delay_first_generation(snapshot, found, rules)
-    _hold_replaced(snapshot, found)
-    return found.decided()
+    _retain_holds(snapshot, admission)
+    _evict(snapshot, admission)
+    _end_departed(snapshot, admission)
+    _seats(snapshot, admission)
+    _refuse(snapshot, admission, assignors, rules)
+    _delay_first_generation(snapshot, admission, rules)
+    _hold_replaced(snapshot, admission)
+    return admission.decided()
 
 
-def unusable(facts: MemberFacts, found: Membership) -> dict[str, str]:
+def unusable(facts: MemberFacts, members: Membership) -> dict[str, str]:
     """Members excluded from the assignment, each with the reason."""
     reasons = {}
     for name, member in facts.registered.items():
@@ -177,40 +177,40 @@ def unusable(facts: MemberFacts, found: Membership) -> dict[str, str]:
             reasons[name] = "its registration cannot be read"
         elif facts.channel_of(name) is None:
             reasons[name] = "its channel is missing or cannot be read"
-    return {**reasons, **{end.view.consumer: end.reason for end in found.ends if end.evicted}}
+    return {**reasons, **{end.view.consumer: end.reason for end in members.terminations if end.evicted}}
 
 
 # ---- evictions
 
 
-def _retain_holds(snapshot: Snapshot, found: _Admission) -> None:
+def _retain_holds(snapshot: Snapshot, admission: _Admission) -> None:
     """Retain the eviction holds whose lease has not expired."""
     for hold in snapshot.state.marks:
-        registration = found.live.get(hold.consumer)
+        registration = admission.live.get(hold.consumer)
         if registration is not None and registration.incarnation == hold.incarnation:
             continue  # its eviction was planned, but never committed: it lives
         left_s = hold.lease_ms / 1000 - snapshot.members.hold_age_s.get((hold.consumer, hold.incarnation), 0.0)
         if left_s > 0:
-            found.holds.append(hold)
-            found.timers.append(left_s)
+            admission.holds.append(hold)
+            admission.timers.append(left_s)
 
 
-def _evict(snapshot: Snapshot, found: _Admission) -> None:
+def _evict(snapshot: Snapshot, admission: _Admission) -> None:
     """Evict members that do not comply with a command, or show no activity; their partitions wait for their lease.
 
     A member whose channel has a later epoch (both znodes of the epoch were lost) takes all commands for stale ones.
     """
-    for name, registration in sorted(found.live.items()):
+    for name, registration in sorted(admission.live.items()):
         view = snapshot.members.channels[name]
         if view.channel is not None and view.channel.epoch > snapshot.coordinator.epoch:
             epoch = snapshot.coordinator.epoch
             reason = f"evicted: its channel has epoch {view.channel.epoch}, and this coordinator is of {epoch}"
-            _end_live(snapshot, found, name, reason, since_ms=_before(snapshot, 0.0))
+            _end_live(snapshot, admission, name, reason, since_ms=_before(snapshot, 0.0))
             continue
         limit_s = registration.max_poll_interval_ms / 1000
         waits_s = view.compliance.waits_s
         if waits_s < limit_s and view.idle_s < limit_s:
-            found.timers.append(limit_s - max(waits_s, view.idle_s))
+            admission.timers.append(limit_s - max(waits_s, view.idle_s))
             continue
         what, remedy = "gave no sign of life", "its process hangs, or max_poll_interval_ms is too short for it"
         if waits_s >= limit_s:
@@ -218,7 +218,7 @@ def _evict(snapshot: Snapshot, found: _Admission) -> None:
             remedy = "raise max_poll_interval_ms, or lower max_poll_records so that it polls more often"
         reason = f"evicted: it {what} for {registration.max_poll_interval_ms} ms ({remedy})"
         since_ms = _before(snapshot, waits_s if waits_s >= limit_s else view.idle_s)
-        _end_live(snapshot, found, name, reason, since_ms=since_ms)
+        _end_live(snapshot, admission, name, reason, since_ms=since_ms)
 
 
 def _before(snapshot: Snapshot, seconds: float) -> int:
@@ -228,24 +228,24 @@ def _before(snapshot: Snapshot, seconds: float) -> int:
 
 def _end_live(
     snapshot: Snapshot,
-    found: _Admission,
+    admission: _Admission,
     name: str,
     reason: str,
     error: str = UNKNOWN_MEMBER_ID,
     since_ms: int | None = None,
 ) -> None:
     """End a live member. It may fetch until its lease expires: a hold covers its partitions until then."""
-    registration, view = found.live.pop(name), snapshot.members.channels[name]
+    registration, view = admission.live.pop(name), snapshot.members.channels[name]
     owners = view.running & snapshot.partitions.owners
     seat = snapshot.members.seats.get(name) if registration.instance_id == name else None
-    found.ends.append(End(view, reason, True, owners, error, seat, since_ms))
+    admission.terminations.append(Termination(view, reason, True, owners, error, seat, since_ms))
     runs_unowned = _runs_unowned(snapshot, view)
     if view.running or runs_unowned:
         lease = _lease_ms(snapshot, name, registration) or (
             snapshot.coordinator.longest_lease_ms if runs_unowned else 0
         )
         running = snapshot.partitions.existing(view.running)
-        found.hold(Mark(name, registration.incarnation, running, lease, reason, since_ms))
+        admission.hold(Mark(name, registration.incarnation, running, lease, reason, since_ms))
 
 
 def _lease_ms(snapshot: Snapshot, name: str, registration: Registration) -> int:
@@ -261,15 +261,15 @@ def _runs_unowned(snapshot: Snapshot, view: ChannelView) -> bool:
     return needs_barrier(snapshot) and bool(view.ask)
 
 
-def _end_departed(snapshot: Snapshot, found: _Admission) -> None:
+def _end_departed(snapshot: Snapshot, admission: _Admission) -> None:
     """End incarnations that are over: without an `ids` znode, or ended in part.
 
     A static member whose session has expired loses its seat: its session timeout is over by then.
     """
-    put_out = {end.view.consumer for end in found.ends}
+    ended = {end.view.consumer for end in admission.terminations}
     for name, view in sorted(snapshot.members.channels.items()):
         channel = view.channel
-        if name in found.live or name in put_out or channel is None or not channel.incarnation:
+        if name in admission.live or name in ended or channel is None or not channel.incarnation:
             continue
         member = snapshot.members.registered.get(name)
         if member is not None and member.registration is None:
@@ -282,54 +282,55 @@ def _end_departed(snapshot: Snapshot, found: _Admission) -> None:
             reason, error, seat = channel.ended or "", channel.error, None
         else:
             continue
-        found.ends.append(End(view, reason, False, view.running & snapshot.partitions.owners, error, seat))
+        owners = view.running & snapshot.partitions.owners
+        admission.terminations.append(Termination(view, reason, False, owners, error, seat))
         if _runs_unowned(snapshot, view):
-            found.hold(Mark(name, channel.incarnation, NONE, lease_ms(snapshot, name), reason))
+            admission.hold(Mark(name, channel.incarnation, NONE, lease_ms(snapshot, name), reason))
 
 
 # ---- static members (KIP-345)
 
 
-def _seats(snapshot: Snapshot, found: _Admission) -> None:
+def _seats(snapshot: Snapshot, admission: _Admission) -> None:
     """Keep the seats of members that have left recently; give up those that timed out, or were removed.
 
     A member with an `ids` znode that is not live is registering, or unreadable: its seat is left for a later turn. A
     seat outside the target gets no partitions while its member is away.
     """
-    lost = {end.seat.instance for end in found.ends if end.seat is not None}
+    lost = {end.seat.instance for end in admission.terminations if end.seat is not None}
     for instance, view in sorted(snapshot.members.seats.items()):
-        seat, live = view.seat, found.live.get(instance)
+        seat, live = view.seat, admission.live.get(instance)
         if seat is None or instance in lost:
             continue
         is_expected = instance in snapshot.state.target
         left_s = seat.session_timeout_ms / 1000 - view.away_s
         if live is not None and live.instance_id == instance:
             if seat.removed is not None:
-                _end_live(snapshot, found, instance, f"removed: {seat.removed}")
+                _end_live(snapshot, admission, instance, f"removed: {seat.removed}")
         elif live is None and instance in snapshot.members.registered:
             if is_expected:
-                found.away[instance] = seat.registration
+                admission.away[instance] = seat.registration
         elif live is None and is_expected and seat.removed is None and left_s > 0:
-            found.away[instance] = seat.registration
-            found.timers.append(left_s)
+            admission.away[instance] = seat.registration
+            admission.timers.append(left_s)
         else:
-            found.given_up.append(view)
+            admission.given_up.append(view)
 
 
 # ---- admission
 
 
-def _refuse(snapshot: Snapshot, found: _Admission, assignors: Mapping[str, Assignor], rules: GroupRules) -> None:
+def _refuse(snapshot: Snapshot, admission: _Admission, assignors: Mapping[str, Assignor], rules: GroupRules) -> None:
     """Refuse members of another region, without a common strategy, or over the maximum size."""
-    region = _region_of(snapshot, found)
-    for name, registration in sorted(found.everybody.items()):
+    region = _region_of(snapshot, admission)
+    for name, registration in sorted(admission.everybody.items()):
         if reason := _inconsistent(region, registration):
-            _refuse_member(snapshot, found, name, f"refused: {reason}", INCONSISTENT_REGION)
-    for name, registration in sorted(found.live.items()):
+            _refuse_member(snapshot, admission, name, f"refused: {reason}", INCONSISTENT_REGION)
+    for name, registration in sorted(admission.live.items()):
         longest_ms = snapshot.coordinator.longest_lease_ms
         if registration.lease_ms > longest_ms:
             reason = f"refused: its lease_ms of {registration.lease_ms} is over {longest_ms}, {LEASE_REMEDY}"
-            _refuse_member(snapshot, found, name, reason, INCONSISTENT_GROUP_PROTOCOL)
+            _refuse_member(snapshot, admission, name, reason, INCONSISTENT_GROUP_PROTOCOL)
     candidates = [
         Candidate(
             name,
@@ -338,24 +339,24 @@ def _refuse(snapshot: Snapshot, found: _Admission, assignors: Mapping[str, Assig
             _czxid(snapshot, name),
             registration.client,
         )
-        for name, registration in found.everybody.items()
+        for name, registration in admission.everybody.items()
     ]
     before = snapshot.state
     choice = choose(candidates, before.strategy, assignors, rules.max_size, before.client is not None)
     offer = choice.offer or Offer(before.strategy)
-    found.agreed = Agreement(offer.name, offer.is_client_side, offer.protocol_type, region)
+    admission.agreed = Agreement(offer.name, offer.is_client_side, offer.protocol_type, region)
     for name in sorted(choice.too_many):
         reason = f"refused: the group has {rules.max_size} members, as many as it may have (group_max_size)"
-        _refuse_member(snapshot, found, name, reason, GROUP_MAX_SIZE_REACHED)
+        _refuse_member(snapshot, admission, name, reason, GROUP_MAX_SIZE_REACHED)
     for name, reason in sorted(choice.refused.items()):
-        _refuse_member(snapshot, found, name, f"refused: {reason}", INCONSISTENT_GROUP_PROTOCOL)
+        _refuse_member(snapshot, admission, name, f"refused: {reason}", INCONSISTENT_GROUP_PROTOCOL)
 
 
-def _region_of(snapshot: Snapshot, found: _Admission) -> RegionMembership | None:
+def _region_of(snapshot: Snapshot, admission: _Admission) -> RegionMembership | None:
     """The group's region; without one, that of its first member."""
     view, bound = snapshot.region, snapshot.state.region
     record = view.record if view is not None else None
-    everybody = found.everybody
+    everybody = admission.everybody
     first = min(everybody, key=lambda n: (_rank(snapshot, n, everybody[n]), _czxid(snapshot, n), n), default=None)
     offered = everybody[first].region if first is not None else None
     kind = record.kind if record is not None else offered.kind if offered is not None else REGION_OF_CONSUMERS
@@ -398,26 +399,26 @@ def _rank(snapshot: Snapshot, name: str, registration: Registration) -> int:
     return RETURNING if name in snapshot.members.seats and registration.instance_id == name else NEWCOMER
 
 
-def _refuse_member(snapshot: Snapshot, found: _Admission, name: str, reason: str, error: str) -> None:
-    if name in found.live:
-        _end_live(snapshot, found, name, reason, error)
+def _refuse_member(snapshot: Snapshot, admission: _Admission, name: str, reason: str, error: str) -> None:
+    if name in admission.live:
+        _end_live(snapshot, admission, name, reason, error)
         return
-    del found.away[name]
+    del admission.away[name]
     if name not in snapshot.members.registered:  # else it is registering: left for a later turn
-        found.given_up.append(snapshot.members.seats[name])
+        admission.given_up.append(snapshot.members.seats[name])
 
 
-def _delay_first_generation(snapshot: Snapshot, found: _Admission, rules: GroupRules) -> None:
+def _delay_first_generation(snapshot: Snapshot, admission: _Admission, rules: GroupRules) -> None:
     """Delay the first generation of an empty group until more members have joined (KIP-134), or all slots of pools."""
-    if snapshot.state.target or any(snapshot.members.channels[name].running for name in found.live):
+    if snapshot.state.target or any(snapshot.members.channels[name].running for name in admission.live):
         return
-    ages = [snapshot.members.registered[name].age_s for name in found.live]
-    if not ages or (snapshot.members.slots and snapshot.members.slots <= found.live.keys()):
+    ages = [snapshot.members.registered[name].age_s for name in admission.live]
+    if not ages or (snapshot.members.slots and snapshot.members.slots <= admission.live.keys()):
         return
     left_s = min(rules.initial_delay_s - min(ages), FORMING_AT_MOST * rules.initial_delay_s - max(ages))
     if left_s > 0:
-        found.forming, found.live = found.live, {}
-        found.timers.append(left_s)
+        admission.forming, admission.live = admission.live, {}
+        admission.timers.append(left_s)
 
 
 LONGEST_LEASE_MS = 40_000
@@ -449,22 +450,22 @@ def lease_ms(snapshot: Snapshot, consumer: str) -> int:
 UNKNOWN = "unknown"
 
 
-def _hold_replaced(snapshot: Snapshot, found: _Admission) -> None:
+def _hold_replaced(snapshot: Snapshot, admission: _Admission) -> None:
     """Wait for the lease of started members whose name was taken over: they may not know it yet.
 
     Where `state` was lost, one hold covers all members.
     """
     if not needs_barrier(snapshot):
         return
-    known = {(hold.consumer, hold.incarnation) for hold in found.holds}
+    known = {(hold.consumer, hold.incarnation) for hold in admission.holds}
     runs = any(view.ask for view in snapshot.members.channels.values())
     if snapshot.state.client is None and runs and all(consumer != UNKNOWN for consumer, _ in known):
         life, lease = f"epoch-{snapshot.coordinator.epoch}", snapshot.coordinator.longest_lease_ms
-        found.hold(Mark(UNKNOWN, life, NONE, lease, "the state was lost"))
+        admission.hold(Mark(UNKNOWN, life, NONE, lease, "the state was lost"))
     for name, before in sorted(snapshot.state.target.items()):
         if before.is_sent and _is_taken_over(snapshot, name, before) and (name, before.incarnation) not in known:
             why = "another process has taken its name"
-            found.hold(Mark(name, before.incarnation, NONE, lease_ms(snapshot, name), why))
+            admission.hold(Mark(name, before.incarnation, NONE, lease_ms(snapshot, name), why))
 
 
 def _is_taken_over(snapshot: Snapshot, name: str, before: Target) -> bool:

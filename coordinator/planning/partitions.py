@@ -136,7 +136,7 @@ def _straggles(now: Round, desired: Desired, retained: Retained, withdrawn: With
     """
     late = any(sent.age_s >= STRAGGLER_AFTER_S for sent in retained.values())
     is_stopping = any(command is not None and command.option == STOP_FETCHER for command in desired.values())
-    is_being_freed = is_stopping or bool(withdrawn) or bool(now.membership.ends)
+    is_being_freed = is_stopping or bool(withdrawn) or bool(now.membership.terminations)
     is_unknown = any(view.channel is None for view in now.members.channels.values())
     is_deferred = any(now.members.channels[name].compliance.paced for name in desired)
     return late or bool(now.membership.holds) or is_unknown or is_deferred or not is_being_freed

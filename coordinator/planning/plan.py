@@ -16,7 +16,7 @@ from ..zk.znodes.json_fields import MAX_COUNT
 from ..zk.znodes.records import Command
 from .asking import Asking
 from .kind import kind_of
-from .membership import End, GroupRules, membership
+from .membership import GroupRules, Termination, membership
 from .reconciliation import Reconciliation, Round, reconcile, with_pauses
 from .regional import Guarded, RegionStep
 from .report import again_s, history_of_turn, state_of
@@ -28,7 +28,7 @@ NO_ASKING = Asking()
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A turn's writes, in this order: ends, withdrawals and state, an ask with its command, stops, starts.
+    """A turn's writes, in this order: terminations, withdrawals and state, an ask with its command, stops, starts.
 
     :ivar state: the group's next state.
     :ivar given_up: seats of static members to remove, beside those removed with an end.
@@ -45,7 +45,7 @@ class Plan:
 
     state: GroupState
     is_new_generation: bool = False
-    ends: tuple[End, ...] = ()
+    terminations: tuple[Termination, ...] = ()
     given_up: tuple[SeatView, ...] = ()
     withdrawn: tuple[tuple[str, SentCommand], ...] = ()
     stops: tuple[tuple[str, Command], ...] = ()
@@ -63,7 +63,7 @@ class Plan:
 
     def changes(self, before: GroupState) -> bool:
         """Whether the plan writes anything."""
-        written = (self.ends, self.given_up, self.withdrawn, self.commands, self.rebalance, self.removed_asks)
+        written = (self.terminations, self.given_up, self.withdrawn, self.commands, self.rebalance, self.removed_asks)
         is_moved = self.region is not None and self.region.after != self.region.before
         is_answered = self.asking.answered is not None
         state = replace(self.state, epoch=before.epoch)
@@ -128,7 +128,7 @@ def _written(snapshot: Snapshot, guarded: Guarded, steps: Reconciliation, state:
     return Plan(
         state=state,
         is_new_generation=decision.is_new,
-        ends=members.ends,
+        terminations=members.terminations,
         given_up=members.given_up,
         withdrawn=steps.withdrawn,
         stops=steps.stops,

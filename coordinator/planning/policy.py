@@ -104,27 +104,27 @@ class LeaderAssigned:
     def decide(self, members: Membership) -> Decision:
         """See `AssignmentPolicy`. Only an adopted answer changes the target, and the end of the last member."""
         group = group_of(self.snapshot, members, self.trigger, self.timeout_s)
-        found = asking(group)
-        is_led = members.agreed.is_client_side and found.client is not None
-        is_eager = self._is_eager(members, found)
-        is_new = found.is_adopted or (not is_led and differs(self.snapshot.state, found.assignment, members))
+        changes = asking(group)
+        is_led = members.agreed.is_client_side and changes.client is not None
+        is_eager = self._is_eager(members, changes)
+        is_new = changes.is_adopted or (not is_led and differs(self.snapshot.state, changes.assignment, members))
         is_new = is_new or has_lost_owners(self.snapshot, members, is_eager)
         revocation = Revocation.ALL if is_eager else Revocation.MOVED
-        revocation = Revocation.BARRIER if found.assignment.needs_barrier else revocation
+        revocation = Revocation.BARRIER if changes.assignment.needs_barrier else revocation
         is_by_leader = members.agreed.is_client_side and bool(members.everybody)
-        strategy = found.strategy if is_by_leader else members.agreed.strategy
-        return Decision(found.assignment, is_new, revocation, strategy, found)
+        strategy = changes.strategy if is_by_leader else members.agreed.strategy
+        return Decision(changes.assignment, is_new, revocation, strategy, changes)
 
     def hold(self, decision: Decision, members: Membership) -> Decision:
-        found = postponed(group_of(self.snapshot, members, self.trigger, self.timeout_s), decision.asking)
-        return replace(decision, assignment=found.assignment, is_new=False, strategy=found.strategy, asking=found)
+        changes = postponed(group_of(self.snapshot, members, self.trigger, self.timeout_s), decision.asking)
+        return replace(decision, assignment=changes.assignment, is_new=False, strategy=changes.strategy, asking=changes)
 
-    def _is_eager(self, members: Membership, found: Asking) -> bool:
-        if found.client is not None and found.client.ask:
-            return not found.client.is_cooperative
-        assignor = self.assignors.get(found.strategy or members.agreed.strategy)
+    def _is_eager(self, members: Membership, changes: Asking) -> bool:
+        if changes.client is not None and changes.client.ask:
+            return not changes.client.is_cooperative
+        assignor = self.assignors.get(changes.strategy or members.agreed.strategy)
         # Before its first answer a led group stays as its strategy left it, installed here or not.
-        return assignor.is_eager if assignor is not None else found.client is None
+        return assignor.is_eager if assignor is not None else changes.client is None
 
 
 # ---- the generation

@@ -250,14 +250,14 @@ def taken_partitions(now: Round) -> PartitionSet:
     A channel runs it (unless this turn ends that incarnation, which is written before any start), a start of it is
     outstanding (a withdrawn one counts), an eviction hold covers it, or its owner znode exists.
     """
-    ends = {end.view.consumer: end for end in now.membership.ends}
+    terminations = {end.view.consumer: end for end in now.membership.terminations}
     taken: list[PartitionSet] = []
     for name, view in now.members.channels.items():
-        if name not in ends:
+        if name not in terminations:
             taken.append(view.running)
         running = view.running if name in now.membership.live else NONE
         starts = (sent.command for sent in view.commands if sent.command is not None)
         taken += [command.started - running for command in starts if command.option == START_FETCHER]
     taken += [hold.partitions for hold in now.membership.holds]
-    removed: PartitionSet = united(end.owners for end in ends.values())
+    removed: PartitionSet = united(end.owners for end in terminations.values())
     return united([*taken, now.partitions.owners - removed])

@@ -22,7 +22,7 @@ from ..zk.znodes.group_state import (
 from ..zk.znodes.json_fields import shortened
 from ..zk.znodes.regions import GroupRegion
 from .asking import Asking
-from .membership import End, Membership, unusable
+from .membership import Membership, Termination, unusable
 from .partitions import STRAGGLER_AFTER_S
 from .rebalance_history import changes_of
 from .reconciliation import Reconciliation
@@ -106,7 +106,7 @@ def again_s(snapshot: Snapshot, guarded: Guarded, steps: Reconciliation) -> floa
     timers = [*members.timers, *steps.timers, *asks.timers]
     if step is not None and step.held_for:
         timers.append(WAITING_LOOK_S)
-    if steps.withdrawn or members.ends or members.given_up:
+    if steps.withdrawn or members.terminations or members.given_up:
         timers.append(0.0)
     channels = snapshot.members.channels
     timers += [pause_s for name in members.live if (pause_s := channels[name].compliance.loss_pause_s) > 0]
@@ -126,7 +126,7 @@ def history_of_turn(
     """The record of the generation, that of the unfinished one which it replaces, and generations to forget."""
     members, is_new = guarded.members, guarded.decision.is_new
     reason, gone = guarded.decision.asking.reason or trigger, _gone(snapshot, members)
-    record = history_of(snapshot, state, is_new, steps.are_stopping, reason, gone, members.ends)
+    record = history_of(snapshot, state, is_new, steps.are_stopping, reason, gone, members.terminations)
     if not is_new:
         return record, None, ()
     others = tuple(number for number in snapshot.history.generations if number != state.generation)
@@ -150,12 +150,12 @@ def history_of(
     stopping: bool,
     trigger: str,
     gone: Iterable[str] = (),
-    ends: Sequence[End] = (),
+    terminations: Sequence[Termination] = (),
 ) -> Rebalance | None:
     """The record of the generation of `state`: new, or with the times known now; None to leave it.
 
     :param gone: members of the previous target whose incarnation there is over.
-    :param ends: of this turn.
+    :param terminations: of this turn.
     """
     before, record, now_ms = snapshot.state, snapshot.history.last, snapshot.coordinator.now_ms
     finished_ms = now_ms if state.state in (STABLE, EMPTY) else None
@@ -177,7 +177,7 @@ def history_of(
             silent_since_ms=silent_since_ms,
             assignment_ms=max(0, now_ms - ask.since_ms) if ask is not None else None,
             attempts=ask.attempt if ask is not None else None,
-            evicted=_evicted(state, left, ends),
+            evicted=_evicted(state, left, terminations),
         )
     if record is None or record.generation != state.generation:
         return None
@@ -188,8 +188,8 @@ def history_of(
     if updated == record:
         return None  # another member's last activity is written with the next of these
     since_ms = min((ms for ms in (standing_since_ms, silent_since_ms) if ms is not None), default=None)
-    stood_ms = max(0, now_ms - since_ms) if since_ms is not None and state.state == STABLE else None
-    return replace(updated, silent_since_ms=silent_since_ms, standstill_ms=stood_ms)
+    downtime_ms = max(0, now_ms - since_ms) if since_ms is not None and state.state == STABLE else None
+    return replace(updated, silent_since_ms=silent_since_ms, standstill_ms=downtime_ms)
 
 
 def _standing_since(
@@ -230,13 +230,13 @@ def replaced_of(snapshot: Snapshot, generation: int) -> Rebalance | None:
     return replace(record, replaced_by=generation)
 
 
-def _evicted(state: GroupState, left: Sequence[str], ends: Sequence[End]) -> tuple[Evicted, ...]:
+def _evicted(state: GroupState, left: Sequence[str], terminations: Sequence[Termination]) -> tuple[Evicted, ...]:
     """Why members that left were evicted: in this turn, or since the last generation, by their holds."""
     found: dict[str, tuple[str, int | None]] = {}
     for hold in state.marks:
         if hold.since_ms is not None:  # others may be of members that have left
             found[f"{hold.consumer}/{hold.incarnation[:8]}"] = hold.reason, hold.since_ms
-    for end in ends:
+    for end in terminations:
         if end.evicted and end.view.channel is not None:
             found[f"{end.view.consumer}/{end.view.channel.incarnation[:8]}"] = end.reason, end.since_ms
     known = [(member, *found[member]) for member in left if member in found]

@@ -14,7 +14,7 @@ from math import ceil
 from typing import NamedTuple, TypeVar
 
 from ..planning.answers import outdated_topic
-from ..planning.membership import LONGEST_LEASE_MS, End
+from ..planning.membership import LONGEST_LEASE_MS, Termination
 from ..planning.plan import Plan
 from ..planning.snapshot import (
     ChannelView,
@@ -222,13 +222,13 @@ class GroupReader:
         An end writes the offset of a partition that exists, and whose owner znode is its incarnation's; without an
         owner znode, one that no other channel runs, or that the target gives to this incarnation.
         """
-        if not plan.ends:
+        if not plan.terminations:
             return plan
         running = Counter(part for view in snapshot.members.channels.values() for part in view.running)
         shared = frozenset(part for part, times in running.items() if times > 1)
-        return replace(plan, ends=tuple(self._with_own(snapshot, end, shared) for end in plan.ends))
+        return replace(plan, terminations=tuple(self._with_own(snapshot, end, shared) for end in plan.terminations))
 
-    def _with_own(self, snapshot: Snapshot, end: End, shared: PartitionSet) -> End:
+    def _with_own(self, snapshot: Snapshot, end: Termination, shared: PartitionSet) -> Termination:
         view = end.view
         incarnation = view.channel.incarnation if view.channel is not None else ""
         target = snapshot.state.target.get(view.consumer)

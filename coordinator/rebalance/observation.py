@@ -136,7 +136,7 @@ def observe(memory: Memory, read: Snapshot, at: ReadTimes) -> tuple[Snapshot, Me
 
 def writing(memory: Memory, plan: Plan) -> Memory:
     """The memory before a plan is written."""
-    ended = {end.view.consumer for end in plan.ends}
+    ended = {end.view.consumer for end in plan.terminations}
     lives = {name: replace(life, is_ended=True) if name in ended else life for name, life in memory.lives.items()}
     return replace(memory, lives=lives)
 
@@ -149,9 +149,9 @@ def written(memory: Memory, plan: Plan, group_czxid: int, now_s: float) -> Memor
     :param group_czxid: of the group's own znode.
     """
     clocks = dict(memory.clocks)
-    for name, back in plan.withdrawn:
+    for name, withdrawn in plan.withdrawn:
         if name in clocks:
-            clocks[name] = _without(clocks[name], back)
+            clocks[name] = _without(clocks[name], withdrawn)
     busy = set(plan.deferred)
     for name, command in plan.commands:
         clock = clocks.get(name)
@@ -181,7 +181,7 @@ def written(memory: Memory, plan: Plan, group_czxid: int, now_s: float) -> Memor
 # ---- the clock of an eviction
 
 
-def is_carried_out(command: Command, view: ChannelView, has_owners: bool = True) -> bool:
+def has_complied(command: Command, view: ChannelView, has_owners: bool = True) -> bool:
     """Whether a member complies with a stop or start, by its channel. Owner znodes are ignored: others may remove them.
 
     :param has_owners: False for a protocol type without owners.
@@ -202,7 +202,7 @@ def is_carried_out(command: Command, view: ChannelView, has_owners: bool = True)
     )
 
 
-def _is_in_the_way(command: Command, view: ChannelView, owners: PartitionSet) -> bool:
+def _waits_for_owners(command: Command, view: ChannelView, owners: PartitionSet) -> bool:
     """Whether a member complies with a start except for partitions with owners: it has refused those, and waits."""
     missing, channel = command.started - view.running, view.channel
     is_answered = channel is not None and channel.generation == command.generation
@@ -220,11 +220,11 @@ def _observed(
     pending = {sent.name: sent.command for sent in view.commands if sent.option != DRAIN}
     if clock is None or clock.incarnation != channel.incarnation:
         clock = Clock(channel.incarnation, sent=next(filter(_is_stop_or_start, pending.values()), None))
-    elif clock.sent is not None and is_carried_out(clock.sent, view, has_owners):
+    elif clock.sent is not None and has_complied(clock.sent, view, has_owners):
         # Commands are read before the channel: this one may have been removed meanwhile.
         pending = {name: command for name, command in pending.items() if command != clock.sent}
         clock = replace(clock, since=None, sent=None)
-    elif clock.sent is not None and clock.sent not in pending.values() and _is_in_the_way(clock.sent, view, owners):
+    elif clock.sent is not None and clock.sent not in pending.values() and _waits_for_owners(clock.sent, view, owners):
         clock = replace(clock, since=None, sent=None)
     since = now if pending and clock.since is None else clock.since
     begun, withdrawn = clock.begun, clock.withdrawn
@@ -247,14 +247,14 @@ def _observed(
     return clock, replace(view, compliance=compliance)
 
 
-def _without(clock: Clock, back: SentCommand) -> Clock:
+def _without(clock: Clock, withdrawn: SentCommand) -> Clock:
     """The clock after a command was withdrawn."""
-    if back.name not in clock.pending:
+    if withdrawn.name not in clock.pending:
         return clock
-    clock = replace(clock, pending={**clock.pending, back.name: None})
-    if clock.sent is None or clock.sent != back.command:  # an ask beside it
+    clock = replace(clock, pending={**clock.pending, withdrawn.name: None})
+    if clock.sent is None or clock.sent != withdrawn.command:  # an ask beside it
         return clock
-    return replace(clock, sent=None, withdrawn=back.name if back.command != clock.begun else "")
+    return replace(clock, sent=None, withdrawn=withdrawn.name if withdrawn.command != clock.begun else "")
 
 
 def _is_stop_or_start(command: Command | None) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from ..assignors import Assignor
 from ..planning.answers import outdated_topic
 from ..planning.invariants import broken_invariants
-from ..planning.membership import End, GroupRules
+from ..planning.membership import GroupRules, Termination
 from ..planning.plan import Plan, plan
 from ..planning.regional import RegionStep
 from ..planning.report import ASK_ZNODES_A_TURN
@@ -334,7 +334,7 @@ def _log_asks(group: str, decided: Plan) -> None:
 def _log_changes(snapshot: Snapshot, decided: Plan) -> None:
     """One log line for each change of state."""
     group, state = snapshot.group, decided.state
-    for end in decided.ends:
+    for end in decided.terminations:
         log.warning(
             "incarnation ended: group=%s consumer=%s evicted=%s reason=%s",
             group, end.view.consumer, end.evicted, end.reason,
@@ -391,7 +391,7 @@ def steps(snapshot: Snapshot, znodes: GroupZnodes, plan: Plan) -> Iterator[Step]
     paths = GroupPaths(snapshot.group)
     before = replace(snapshot.state, marks=plan.state.marks, epoch=snapshot.coordinator.epoch)
     parents = _parents(snapshot, znodes, plan)
-    torn = [end for end in plan.ends if len(end.partitions) > PARTITIONS_A_STEP]
+    torn = [end for end in plan.terminations if len(end.partitions) > PARTITIONS_A_STEP]
     if torn:
         yield from (Step(before, operations) for operations in batches(parents, ROOM, _room_beside(before)))
         parents = []
@@ -401,7 +401,7 @@ def steps(snapshot: Snapshot, znodes: GroupZnodes, plan: Plan) -> Iterator[Step]
     units = (
         _region(snapshot, znodes, plan)
         + parents
-        + [_whole_end(snapshot, paths, end) for end in plan.ends if end not in torn]
+        + [_whole_end(snapshot, paths, end) for end in plan.terminations if end not in torn]
     )
     gone = {(end.view.consumer, sent.name) for end in torn for sent in _gone_with_the_fence(end)}
     again = _sent_again(plan)
@@ -502,7 +502,7 @@ def _parents(snapshot: Snapshot, znodes: GroupZnodes, plan: Plan) -> list[Unit]:
     """The missing parents of owners and offsets, so that a consumer's claim finds them."""
     paths = GroupPaths(snapshot.group)
     started = {topic for _, command in plan.starts for topic in command.topics}
-    folded = {part.topic for end in plan.ends for part in end.partitions}
+    folded = {part.topic for end in plan.terminations for part in end.partitions}
     folded |= {topic for _, command in plan.stops for topic in command.topics}
     made: list[Unit] = [[Create(paths.owners_of(topic))] for topic in sorted(started - znodes.owner_parents)]
     missing = sorted((started | folded) - znodes.offset_parents)
@@ -517,7 +517,7 @@ def _begun(topic: Topic | None, czxid: int) -> bytes:
     return BegunRecord.of(topic, czxid).to_bytes() if topic is not None else b""
 
 
-def _whole_end(snapshot: Snapshot, paths: GroupPaths, end: End) -> Unit:
+def _whole_end(snapshot: Snapshot, paths: GroupPaths, end: Termination) -> Unit:
     """Ended in one multi: fence changed, offsets written, owners (and for an eviction its ids) removed."""
     channel = _channel(end)
     data = channel.over(end.reason, end.error).to_bytes()
@@ -530,7 +530,7 @@ def _whole_end(snapshot: Snapshot, paths: GroupPaths, end: End) -> Unit:
     ]
 
 
-def _torn_end(snapshot: Snapshot, paths: GroupPaths, end: End) -> Iterator[Unit]:
+def _torn_end(snapshot: Snapshot, paths: GroupPaths, end: Termination) -> Iterator[Unit]:
     """Ended in several multis: the fence first, while `running` is kept; then its partitions in batches."""
     view, channel = end.view, replace(_channel(end), ended=end.reason, error=end.error).without(end.foreign)
     path, version = paths.channel(view.consumer), view.version
@@ -549,12 +549,12 @@ def _torn_end(snapshot: Snapshot, paths: GroupPaths, end: End) -> Iterator[Unit]
         version += 1
 
 
-def _moves_the_fence(end: End) -> bool:
+def _moves_the_fence(end: Termination) -> bool:
     """Whether a torn end begins with the fence: an incarnation that was ended in part has another fence already."""
     return _channel(end).is_live or end.evicted
 
 
-def _gone_with_the_fence(end: End) -> Sequence[SentCommand]:
+def _gone_with_the_fence(end: Termination) -> Sequence[SentCommand]:
     """The commands that the first multi of a torn end removes; the others are withdrawn later."""
     return end.view.commands[: ROOM - 3] if _moves_the_fence(end) else ()
 
@@ -570,7 +570,7 @@ def _given_up(snapshot: Snapshot, paths: GroupPaths, seat: SeatView) -> Unit:
     return [*([Check(paths.channel(seat.instance), view.version)] if view else []), *_seat_gone(paths, seat)]
 
 
-def _channel(end: End) -> Channel:
+def _channel(end: Termination) -> Channel:
     if end.view.channel is None:
         raise ValueError(f"{end.view.consumer}: a channel that cannot be read is never ended")
     return end.view.channel

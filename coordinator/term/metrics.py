@@ -71,7 +71,7 @@ class CoordinatorMetrics:
         self._stop_s = histogram(
             "rebalance_stop_duration_seconds", "Until the last stop was acknowledged.", REBALANCE_BUCKETS, "trigger"
         )
-        self._standstill_s = histogram(
+        self._downtime_s = histogram(
             "rebalance_standstill_seconds", "Longest time without a fetcher.", REBALANCE_BUCKETS, "trigger"
         )
         self._assignments = counter("assignments", "Asks to leaders by result.", "group", "result")
@@ -184,7 +184,7 @@ class CoordinatorMetrics:
     def turn_written(self, snapshot: Snapshot, decided: Plan) -> None:
         """A turn's decision was written to ZooKeeper."""
         group = snapshot.group
-        for end in decided.ends:
+        for end in decided.terminations:
             if end.evicted:
                 self._evictions.labels(group).inc()
         for _, command in decided.commands:
@@ -229,7 +229,7 @@ class CoordinatorMetrics:
         if now.finished_ms is not None and not is_over_already:
             self._over(snapshot.group, now, COMPLETED, now.finished_ms)
         if now.standstill_ms is not None:
-            self._standstill_s.labels(kind_of(now)).observe(now.standstill_ms / 1000)
+            self._downtime_s.labels(kind_of(now)).observe(now.standstill_ms / 1000)
 
     def rebalance_failed(self, group: str, trigger: str, seconds: float) -> None:
         """All retries have failed, after this many seconds; the group is RebalanceFailed."""

@@ -71,7 +71,7 @@ def backwards(found: Mapping[K, V]) -> dict[K, V]:
 def test_plan_is_the_same_in_any_order_of_reading_and_its_state_is_read_back(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
     before = copy.deepcopy(snapshot)
-    some = [(snapshot.members, "channels registered mark_age_s"), (snapshot.partitions, "topics")]
+    some = [(snapshot.members, "channels registered hold_age_s"), (snapshot.partitions, "topics")]
     other = {name: backwards(getattr(facts, name)) for facts, names in some for name in names.split()}
     state = replace(snapshot.state, target=backwards(snapshot.state.target), topics=backwards(snapshot.state.topics))
 
@@ -149,7 +149,7 @@ def test_eager_strategy_starts_no_consumer_before_its_stop_in_this_generation(tu
 def test_only_departed_half_ended_or_silent_incarnations_are_ended(turn: Decided) -> None:
     snapshot, _, decided = turn
 
-    for end in decided.ends:
+    for end in decided.terminations:
         name, channel = end.view.consumer, end.view.channel
         assert channel is not None
         assert channel.incarnation
@@ -172,7 +172,7 @@ def test_only_departed_half_ended_or_silent_incarnations_are_ended(turn: Decided
 def test_finished_incarnations_are_ended_and_silent_ones_are_evicted(turn: Decided) -> None:
     snapshot, _, decided = turn
 
-    ended = {end.view.consumer for end in decided.ends}
+    ended = {end.view.consumer for end in decided.terminations}
     for name, view in snapshot.members.channels.items():
         if (
             view.channel is not None
@@ -191,7 +191,7 @@ def test_eviction_leaves_a_mark_on_running_partitions(turn: Decided) -> None:
     snapshot, _, decided = turn
 
     made = {(mark.consumer, mark.incarnation): mark for mark in decided.state.marks}
-    for end in decided.ends:
+    for end in decided.terminations:
         if end.evicted and end.view.running:
             assert end.view.channel is not None
             mark = made[end.view.consumer, end.view.channel.incarnation]

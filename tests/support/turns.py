@@ -464,12 +464,12 @@ def carried_out(lines: Lines, decided: Plan, names: Collection[str]) -> Lines:
             for command in found.pop(subject):
                 member = _obeying(member, command)
             found[f"member {name}"] = [member]
-    for end in decided.ends:
+    for end in decided.terminations:
         name = end.view.consumer
         found.pop(f"{name} gets", None)
         for one in found.get(f"member {name}", ()):
             found[f"member {name}"] = [Line((*one.words, "left"), {**one.options, "runs": "-"})]
-    seats = [*decided.given_up, *(end.seat for end in decided.ends if end.seat is not None)]
+    seats = [*decided.given_up, *(end.seat for end in decided.terminations if end.seat is not None)]
     return {
         subject: some for subject, some in found.items() if subject not in {f"seat {one.instance}" for one in seats}
     }

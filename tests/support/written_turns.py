@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from coordinator.planning.membership import End
+from coordinator.planning.membership import Termination
 from coordinator.planning.plan import Plan
 from coordinator.planning.regional import RegionStep
 from coordinator.planning.snapshot import SentCommand, Snapshot
@@ -51,7 +51,7 @@ def written(before: Snapshot, found: Plan, is_timed: bool) -> list[str]:
         lines.append(f"group of {state.region.name} ready={state.region.ready} away={_list(state.region.away)}")
     if state.client != before.state.client:
         lines.append(_client(state.client))
-    lines += [_end(end) for end in found.ends]
+    lines += [_end(end) for end in found.terminations]
     lines += [f"give up seat {each.instance}" for each in found.given_up]
     lines += [f"withdraw {_sent(*each)}" for each in found.withdrawn]
     if found.asking.made is not None:
@@ -174,7 +174,7 @@ def _region(step: RegionStep) -> str:
     return " ".join(words)
 
 
-def _end(one: End) -> str:
+def _end(one: Termination) -> str:
     what = f"{'evict' if one.evicted else 'end'} {one.view.consumer} owners={_list(sorted(one.owners))}"
     seat = f" seat={one.seat.instance}" if one.seat is not None else ""
     error = f" {one.error}" if one.error != UNKNOWN_MEMBER_ID else ""

@@ -327,7 +327,7 @@ def test_an_ask_that_does_not_fit_is_not_made_and_the_rest_of_the_turn_is_writte
 
     assert found.asking.made is None and found.state.state == "RebalanceFailed"
     assert "an ask of 1500 members takes" in (found.state.reason or "")
-    assert [end.view.consumer for end in found.ends] == ["x"]
+    assert [end.view.consumer for end in found.terminations] == ["x"]
 
 
 def test_asks_with_more_children_than_a_turn_removes_are_removed_in_several() -> None:

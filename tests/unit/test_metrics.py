@@ -22,7 +22,7 @@ from consumer.streaming.fetchers.config import SlotConfig
 from coordinator.listeners.members import MEMBERS_READ
 from coordinator.listeners.topics import _what_happened
 from coordinator.planning.asking import Asking
-from coordinator.planning.plan import End, Plan
+from coordinator.planning.plan import Plan, Termination
 from coordinator.planning.rebalance_history import TRIGGERS, changes_between, changes_of, kind_of, trigger_kind
 from coordinator.planning.snapshot import (
     ChannelView,
@@ -150,7 +150,10 @@ def test_commands_are_counted_by_option_and_evictions_by_group() -> None:
     metrics = CoordinatorMetrics()
     decided = Plan(
         GroupState(),
-        ends=(End(view("c1"), "evicted: …", True, NONE), End(view("c2"), "its session ended", False, NONE)),
+        terminations=(
+            Termination(view("c1"), "evicted: …", True, NONE),
+            Termination(view("c2"), "its session ended", False, NONE),
+        ),
         withdrawn=(
             ("c1", SentCommand("command-1", command(STOP_FETCHER))),
             ("c1", SentCommand("command-2", command(START_FETCHER, epoch=6))),

@@ -87,7 +87,7 @@ def commands_of_the_dead_stay() -> None:
             found, now = original(*given), given[0]
             stops = {
                 end.view.consumer: Step(Command(STOP_FETCHER, now.epoch, now.generation, end.view.channel.incarnation))
-                for end in now.membership.ends
+                for end in now.membership.terminations
             }
             return replace(found, steps={**found.steps, **stops})
 
