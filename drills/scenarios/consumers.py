@@ -155,120 +155,99 @@ def _told(lie: str) -> Callable[[Stage], None]:
 
 CONSUMERS = (
     Drill(
-        name="consumer-sigkill",
-        title="Kill a consumer (SIGKILL)",
+        "consumer-sigkill", "Kill a consumer (SIGKILL)", _hit(Stage.kill),
         proves="A failed consumer's partitions are reassigned in time, and continue after their last segments.",
         hypothesis="Its partitions are fetched within the session timeout + 2 ticks + 1.5 s; every record comes once.",
         fault="SIGKILL to a fetcher",
-        run=_hit(Stage.kill),
         promises=(FETCHED_AGAIN,),
     ),
     Drill(
-        name="consumer-sigterm",
-        title="Stop a consumer (SIGTERM)",
+        "consumer-sigterm", "Stop a consumer (SIGTERM)", _hit(Stage.terminate),
         proves="A consumer that leaves hands over its partitions.",
         hypothesis="No partition stands still for more than 150 ms; every record comes once.",
         fault="SIGTERM to a fetcher",
-        run=_hit(Stage.terminate),
         promises=(HANDED_OVER,),
     ),
     Drill(
-        name="consumer-pause",
-        title="Pause a consumer past its session, and resume it",
+        "consumer-pause", "Pause a consumer past its session, and resume it",
+        _hit(past_session(Stage.pause), comes_back=True),
         proves="A fenced consumer that resumes fetches no reassigned partition, and rejoins.",
         hypothesis="Its partitions are fetched again in time; no record is lost or delivered twice.",
         fault="SIGSTOP to a fetcher, and SIGCONT after 1.6 session timeouts",
-        run=_hit(past_session(Stage.pause), comes_back=True),
         promises=(FETCHED_AGAIN,),
     ),
     Drill(
-        name="consumer-cut",
-        title="Cut a consumer off from ZooKeeper",
+        "consumer-cut", "Cut a consumer off from ZooKeeper", _hit(past_session(Stage.cut), comes_back=True),
         proves="A consumer that is cut off from ZooKeeper stops fetching before others start.",
         hypothesis="Its partitions are fetched again in time, by one fetcher at a time; every record comes once.",
         fault="no packet between a fetcher and ZooKeeper for 1.6 session timeouts",
-        run=_hit(past_session(Stage.cut), comes_back=True),
         promises=(FETCHED_AGAIN,),
     ),
     long_drill(
-        name="consumer-disk-hangs",
-        title="A fetcher whose disk hangs",
+        "consumer-disk-hangs", "A fetcher whose disk hangs", _hit(_disk_hangs, comes_back=True),
         proves="A fetcher without progress leaves the group, and its partitions are reassigned.",
         hypothesis="Its partitions are fetched within max_poll_interval + lease + 1.5 s; every record comes once.",
         fault="writes of a fetcher's segments hang for longer than max_poll_interval",
-        run=_hit(_disk_hangs, comes_back=True),
         promises=(GIVEN_UP,),
     ),
     Drill(
-        name="consumer-never-acknowledges",
-        title="A consumer that never acknowledges",
+        "consumer-never-acknowledges", "A consumer that never acknowledges",
+        partial(_application_hangs, where="in on_partitions_revoked", joins=True),
         proves="A consumer that does not revoke a partition is evicted, and delays no other partition.",
         hypothesis="It is evicted in time, and the others continue to fetch; every record comes once.",
         fault="an application hangs in on_partitions_revoked while another consumer joins",
-        run=partial(_application_hangs, where="in on_partitions_revoked", joins=True),
         promises=(EVICTED,),
     ),
     Drill(
-        name="application-stops-polling",
-        title="An application that stops polling",
+        "application-stops-polling", "An application that stops polling",
+        partial(_application_hangs, where="between polls", joins=False),
         proves="A consumer whose application hangs leaves the group, although its session is alive.",
         hypothesis="Its partitions are fetched within max_poll_interval + lease + 1.5 s; every record comes once.",
         fault="an application does not poll for longer than max_poll_interval",
-        run=partial(_application_hangs, where="between polls", joins=False),
         promises=(GIVEN_UP,),
     ),
     long_drill(
-        name="consumers-rolling-restart",
-        title="Rolling restart of the consumers",
+        "consumers-rolling-restart", "Rolling restart of the consumers", _rolled,
         proves="A rolling upgrade of the fetchers hands over every partition, twice, and loses no record.",
         hypothesis="No partition stands still for more than 150 ms at a time; every record comes once.",
         fault="SIGTERM to each fetcher in turn; each is restarted before the next is stopped",
-        run=_rolled,
         promises=(HANDED_OVER,),
     ),
     Drill(
-        name="disk-full",
-        title="Fill the disk of the segments",
+        "disk-full", "Fill the disk of the segments", _disk_full,
         proves="Records that cannot be sealed are fetched again when the disk has room.",
         hypothesis="No partition is revoked; sealing continues when the disk has room; every record comes once.",
         fault="the segments' disk (a small tmpfs; without root, a quota) is full for 3 s",
-        run=_disk_full,
         promises=(OWNERS_UNCHANGED,),
         adjust=lambda settings: replace(settings, segments_mb=16),
         touches=("as root, a tmpfs of 16 MiB mounted in that folder",),
     ),
     Drill(
-        name="two-processes-one-name",
-        title="Two processes under one consumer name",
+        "two-processes-one-name", "Two processes under one consumer name", _second_process,
         proves="The newest process under a name owns it, and the older one ends.",
         hypothesis="The older one can commit nothing; every record comes once.",
         fault="a second process is started under a fetcher's name",
-        run=_second_process,
     ),
     Drill(
-        name="churn",
-        title="100 joins and leaves",
+        "churn", "100 joins and leaves", _churned,
         proves="Continuous joins and leaves neither block the group for good nor lose a record.",
         hypothesis="The group is Stable after the last leave; every record comes once.",
         fault="applications join and leave, 100 times in all, faster than a rebalance ends",
-        run=_churned,
     ),
-)
+)  # fmt: skip
 
 LYING_MEMBERS = tuple(
     Drill(
-        name=f"member-lies-{lie}",
-        title=f"A member that lies: {lie.replace('-', ' ')}",
+        f"member-lies-{lie}", f"A member that lies: {lie.replace('-', ' ')}", _told(lie),
         proves="A member that breaks the protocol holds up only its own partitions, until the eviction clock ends.",
         hypothesis="All partitions are fetched within max_poll_interval + lease + 1.5 s; every record comes once.",
         fault=f"a member joins: {does}",
-        run=_told(lie),
         promises=(GIVEN_UP,),
         is_short=lie in SHORT,
     )
     for lie, does in LIES.items()
     if lie in DRILLED
-)
+)  # fmt: skip
 
 
 SPARK_APPLICATION = "spark"
@@ -331,40 +310,32 @@ _in_executors = partial(Drill, adjust=lambda settings: replace(settings, spark="
 
 SPARK = (
     _in_executors(
-        name="executor-sigkill",
-        title="Kill a Spark executor",
+        "executor-sigkill", "Kill a Spark executor", _executor_killed,
         proves="The partitions of a failed executor's slots are reassigned, and its slots are restarted.",
         hypothesis="Its partitions are fetched in time; the query delivers every record once.",
         fault="SIGKILL to one of two executors",
-        run=_executor_killed,
         promises=(FETCHED_AGAIN,),
     ),
     _in_executors(
-        name="worker-sigkill",
-        title="Kill a Spark Python worker",
+        "worker-sigkill", "Kill a Spark Python worker", _worker_killed,
         proves="A slot whose process dies is restarted under its name, and continues after its last segments.",
         hypothesis="Its partitions are fetched in time; the query delivers every record once.",
         fault="SIGKILL to the Python worker that runs a slot",
-        run=_worker_killed,
         promises=(FETCHED_AGAIN,),
         is_short=False,
     ),
     _in_executors(
-        name="driver-sigkill",
-        title="Kill the Spark driver",
+        "driver-sigkill", "Kill the Spark driver", _driver_killed,
         proves="A restarted application resumes its pool and its query.",
         hypothesis="All partitions are fetched when the application is back; the query delivers every record once.",
         fault="SIGKILL to the driver; the application is restarted",
-        run=_driver_killed,
         is_short=False,
     ),
     Drill(
-        name="query-returns",
-        title="Restart a query",
+        "query-returns", "Restart a query", _query_returns,
         proves="Segments that are sealed while a query is down are kept for it.",
         hypothesis="Fetching continues while it is down; it resumes at its checkpoint, and delivers every record once.",
         fault="SIGTERM to the query's application, which is restarted 3 s later",
-        run=_query_returns,
         adjust=lambda settings: replace(settings, spark="query"),
     ),
-)
+)  # fmt: skip

@@ -150,76 +150,62 @@ def _rolled(stage: Stage) -> None:
 
 COORDINATORS = (
     Drill(
-        name="coordinator-sigkill",
-        title="Kill the coordinator (SIGKILL)",
+        "coordinator-sigkill", "Kill the coordinator (SIGKILL)", _replaced(Stage.kill),
         proves="A failed coordinator is replaced in time, and fetching continues.",
         hypothesis=f"The next node acts within the session timeout + 2 ticks + 0.5 s; {NO_STANDSTILL}.",
         fault="SIGKILL to the coordinator",
-        run=_replaced(Stage.kill),
         promises=(promised.NEXT_ACTS, promised.FETCHING_UNINTERRUPTED, promised.OWNERS_UNCHANGED),
     ),
     Drill(
-        name="coordinator-sigterm",
-        title="Stop the coordinator (SIGTERM)",
+        "coordinator-sigterm", "Stop the coordinator (SIGTERM)", _replaced(Stage.terminate),
         proves="A coordinator that is stopped resigns, so the next one need not wait for its session to expire.",
         hypothesis=f"The next node acts within 0.5 s; {NO_STANDSTILL}.",
         fault="SIGTERM to the coordinator",
-        run=_replaced(Stage.terminate),
         promises=(promised.NEXT_ACTS_AT_ONCE, promised.FETCHING_UNINTERRUPTED, promised.OWNERS_UNCHANGED),
     ),
     Drill(
-        name="coordinator-pause",
-        title="Pause the coordinator past its session, and resume it",
+        "coordinator-pause", "Pause the coordinator past its session, and resume it",
+        _replaced(past_session(Stage.pause), TURNS),
         proves="A deposed coordinator that resumes writes nothing.",
         hypothesis=f"The next node acts in time, and the old one is fenced when it resumes, also during requested "
         f"turns; {NO_STANDSTILL}.",
         fault="SIGSTOP to the coordinator, and SIGCONT after 1.6 session timeouts",
-        run=_replaced(past_session(Stage.pause), TURNS),
         promises=(promised.NEXT_ACTS, promised.FETCHING_UNINTERRUPTED, promised.OWNERS_UNCHANGED),
     ),
     Drill(
-        name="coordinator-cut",
-        title="Cut the coordinator off from ZooKeeper",
+        "coordinator-cut", "Cut the coordinator off from ZooKeeper", _replaced(past_session(Stage.cut), TURNS),
         proves="A coordinator that is cut off from ZooKeeper stops acting before another one starts.",
         hypothesis=f"The next node acts in time, two never act at once; {NO_STANDSTILL}.",
         fault="no packet between the coordinator and ZooKeeper for 1.6 session timeouts",
-        run=_replaced(past_session(Stage.cut), TURNS),
         promises=(promised.NEXT_ACTS, promised.FETCHING_UNINTERRUPTED, promised.OWNERS_UNCHANGED),
     ),
     Drill(
-        name="coordinator-reply-lost",
-        title="Lose one reply to the coordinator",
+        "coordinator-reply-lost", "Lose one reply to the coordinator", _one_reply_dropped,
         proves="A commit whose reply is lost is verified, and neither repeated nor skipped.",
         hypothesis="The rebalance completes; every record comes once.",
         fault="the reply to a commit that sends commands is dropped, and its connection cut",
-        run=_one_reply_dropped,
     ),
     long_drill(
-        name="coordinator-sigkill-each-step",
-        title="Kill the coordinator at each step of a rebalance",
+        "coordinator-sigkill-each-step", "Kill the coordinator at each step of a rebalance", at_each_step,
         proves="The next coordinator completes an unfinished rebalance.",
         hypothesis="The group is Stable again each time; no partition has two fetchers; every record comes once.",
         fault="SIGKILL to the coordinator, just before and just after each commit of a rebalance",
-        run=at_each_step,
     ),
     long_drill(
-        name="coordinator-sigterm-each-step",
-        title="Stop the coordinator at each step of a rebalance",
+        "coordinator-sigterm-each-step", "Stop the coordinator at each step of a rebalance",
+        partial(at_each_step, is_killed=False),
         proves="The next coordinator completes a rebalance that was unfinished at a resignation.",
         hypothesis="The group is Stable again each time; no partition has two fetchers; every record comes once.",
         fault="SIGTERM to the coordinator, just before and just after each commit of a rebalance",
-        run=partial(at_each_step, is_killed=False),
     ),
     long_drill(
-        name="coordinators-rolling-restart",
-        title="Rolling restart of the coordinators",
+        "coordinators-rolling-restart", "Rolling restart of the coordinators", _rolled,
         proves="A rolling upgrade of the coordinators does not interrupt fetching.",
         hypothesis=f"No partition changes its owner; {NO_STANDSTILL}.",
         fault="SIGTERM to each node in turn, the coordinator last; each is restarted before the next is stopped",
-        run=_rolled,
         promises=(promised.FETCHING_UNINTERRUPTED, promised.OWNERS_UNCHANGED),
     ),
-)
+)  # fmt: skip
 
 
 COOPERATIVE, EAGER = "cooperative-sticky", "range"
@@ -368,48 +354,41 @@ def _client_side(settings: Settings, strategy: str, misbehaves: str, timeout_ms:
 
 LEADERS = (
     long_drill(
-        name="leader-sigkill",
-        title="Kill the leader that is asked for an assignment (SIGKILL)",
+        "leader-sigkill", "Kill the leader that is asked for an assignment (SIGKILL)", _leader_killed,
         proves="A leader that dies during an ask is replaced in time; its incomplete answer has no effect.",
         hypothesis="The group is Stable with the others within the session timeout + 2 ticks + 1.5 s each time; every "
         "record comes once.",
         fault="SIGKILL to the leader after the ask, half-way through its answer, and just after it",
-        run=_leader_killed,
         promises=(promised.SETTLED_WITHOUT_THE_LEADER, promised.FETCHED_AGAIN),
         adjust=lambda settings: replace(_client_side(settings, COOPERATIVE, HANGS), state_bytes=STATE_BYTES),
     ),
     long_drill(
-        name="leader-hangs-in-assign",
-        title="A leader whose assignor hangs",
+        "leader-hangs-in-assign", "A leader whose assignor hangs", partial(_leader_misbehaves, kind="hang"),
         proves="A leader that does not answer blocks no other member; the next leader is asked.",
         hypothesis="The next leader's answer is adopted within assignment_timeout + 1.2 s; no partition is revoked "
         "before; every record comes once.",
         fault="the leader's assignor hangs for longer than assignment_timeout (4 s) when a consumer joins",
-        run=partial(_leader_misbehaves, kind="hang"),
         promises=(promised.NEXT_LEADER_AFTER_A_HANG, *promised.OTHERS_UNDISTURBED),
         adjust=lambda settings: _client_side(settings, COOPERATIVE, HANGS, TIMEOUT_MS),
     ),
     long_drill(
-        name="leader-raises",
-        title="A leader whose assignor raises",
+        "leader-raises", "A leader whose assignor raises", partial(_leader_misbehaves, kind="raise"),
         proves="A leader that fails reports why, and the next leader is asked after a backoff.",
         hypothesis="The next leader's answer is adopted within 1.2 s; no partition is revoked before; every record "
         "comes once.",
         fault="the leader's assignor raises when a consumer joins",
-        run=partial(_leader_misbehaves, kind="raise"),
         promises=(promised.NEXT_LEADER_AFTER_AN_ERROR, *promised.OTHERS_UNDISTURBED),
         adjust=lambda settings: _client_side(settings, COOPERATIVE, RAISES, TIMEOUT_MS),
     ),
     long_drill(
-        name="coordinator-sigkill-each-step-client",
-        title="Kill the coordinator at each step of a client-side assignment",
+        "coordinator-sigkill-each-step-client", "Kill the coordinator at each step of a client-side assignment",
+        _coordinator_killed_at_each_step,
         proves="The next coordinator continues the same ask and answer, at whichever step the last one died.",
         hypothesis="The group is Stable again each time, with one ask and one generation for each change of its "
         "members; every record comes once.",
         fault="SIGKILL to the coordinator, just before and just after each commit from an ask to its starts, "
         "and while the assignor runs",
-        run=_coordinator_killed_at_each_step,
         promises=(promised.SETTLED_BY_THE_NEXT, promised.ASKED_ONCE, promised.ONE_GENERATION_EACH),
         adjust=lambda settings: _client_side(settings, EAGER, HANGS),
     ),
-)
+)  # fmt: skip

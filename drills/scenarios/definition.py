@@ -53,10 +53,10 @@ class Drill:
 
     name: str
     title: str
+    run: Callable[[Stage], None]
     proves: str
     hypothesis: str
     fault: str
-    run: Callable[[Stage], None]
     promises: tuple[Promise, ...] = ()
     servers: int = 1
     needs: frozenset[str] = frozenset()

@@ -119,71 +119,59 @@ _on_three = partial(Drill, servers=3, needs=frozenset({SERVERS}), promises=(prom
 
 ENSEMBLES = (
     _on_three(
-        name="zookeeper-leader-sigkill",
-        title="Kill the ZooKeeper leader",
+        "zookeeper-leader-sigkill", "Kill the ZooKeeper leader", partial(_killed, place=-1),
         proves="No session expires during a ZooKeeper leader election, so no partition is lost.",
         hypothesis=ELECTED,
         fault="SIGKILL to the ZooKeeper leader; it is restarted when the group is settled",
-        run=partial(_killed, place=-1),
         promises=(promised.OWNERS_UNCHANGED, promised.FETCHED_AGAIN),
     ),
     _on_three(
-        name="zookeeper-follower-sigkill",
-        title="Kill a ZooKeeper follower",
+        "zookeeper-follower-sigkill", "Kill a ZooKeeper follower", partial(_killed, place=0),
         proves="Clients of a failed server reconnect to another one before their sessions expire.",
         hypothesis=ELECTED,
         fault="SIGKILL to a ZooKeeper follower; it is restarted when the group is settled",
-        run=partial(_killed, place=0),
         promises=(promised.OWNERS_UNCHANGED, promised.FETCHED_AGAIN),
         is_short=False,
     ),
     _on_three(
-        name="zookeeper-leader-pause",
-        title="Pause the ZooKeeper leader, and resume it",
+        "zookeeper-leader-pause", "Pause the ZooKeeper leader, and resume it",
+        partial(_leader_away, kind="pause-server", take="pause", give_back="resume"),
         proves="A leader that hangs is replaced, and its clients reconnect before their sessions expire.",
         hypothesis=STANDING,
         fault="SIGSTOP to the ZooKeeper leader, and SIGCONT when another one has led for a session timeout",
-        run=partial(_leader_away, kind="pause-server", take="pause", give_back="resume"),
         needs=frozenset({PAUSE}),
         is_short=False,
     ),
     _on_three(
-        name="zookeeper-leader-cut-off",
-        title="Cut the ZooKeeper leader off from its peers",
+        "zookeeper-leader-cut-off", "Cut the ZooKeeper leader off from its peers",
+        partial(_leader_away, kind="cut-server", take="cut off", give_back="join"),
         proves="Clients of a ZooKeeper leader without followers keep their sessions.",
         hypothesis=STANDING,
         fault="no packet between the ZooKeeper leader and its peers, until another one has led for a session timeout",
-        run=partial(_leader_away, kind="cut-server", take="cut off", give_back="join"),
         needs=frozenset({NETWORK}),
     ),
     Drill(
-        name="zookeeper-quorum-lost",
-        title="Lose the ZooKeeper quorum, and restore it",
+        "zookeeper-quorum-lost", "Lose the ZooKeeper quorum, and restore it", _quorum_lost,
         proves="Without a quorum no partition has two fetchers; afterwards fetching continues.",
         hypothesis="Fetchers stop when leases expire, and continue when ZooKeeper is back; every record comes once.",
         fault="SIGKILL to every server; all are restarted after 1.5 session timeouts",
-        run=_quorum_lost,
         needs=frozenset({SERVERS}),
     ),
     _on_three(
-        name="zookeeper-rolling-restart",
-        title="Rolling restart of the ZooKeeper servers",
+        "zookeeper-rolling-restart", "Rolling restart of the ZooKeeper servers", _rolled,
         proves="A rolling upgrade of the ensemble needs no pause of the group.",
         hypothesis=ELECTED,
         fault="SIGTERM to each server in turn, the leader last; each is restarted before the next is stopped",
-        run=_rolled,
         is_short=False,
     ),
     Drill(
-        name="all-sessions-expire",
-        title="All sessions expire at once",
+        "all-sessions-expire", "All sessions expire at once", _all_expired,
         proves="After all sessions have expired, the group recovers from its znodes, in any order of returns.",
         hypothesis="Every partition is fetched again in time; every record comes once.",
         fault="SIGSTOP to every coordinator and fetcher, and SIGCONT after 1.6 session timeouts",
-        run=_all_expired,
         promises=(promised.FETCHED_WHEN_BACK,),
     ),
-)
+)  # fmt: skip
 
 
 AWAY_S = 3.0
@@ -210,18 +198,16 @@ def _broker_killed(stage: Stage) -> None:
 
 KAFKA = (
     Drill(
-        name="kafka-broker-sigkill",
-        title="Kill the Kafka broker",
+        "kafka-broker-sigkill", "Kill the Kafka broker", _broker_killed,
         proves="While the broker is down the group is not rebalanced; then it continues at its offsets.",
         hypothesis="No partition changes its owner; fetching resumes when the broker is up; every record comes once.",
         fault="SIGKILL to the only Kafka broker, which is restarted after 3 s",
-        run=_broker_killed,
         promises=(promised.FETCHING_GOES_ON, promised.KEEPS_ITS_GENERATION, promised.OWNERS_UNCHANGED),
         needs=frozenset({BROKER}),
         adjust=lambda settings: replace(settings, kafka=True),
         touches=("its own Kafka broker",),
     ),
-)
+)  # fmt: skip
 
 
 GROWN_BY = 2
@@ -293,35 +279,27 @@ def _by_hand(stage: Stage, operation: Operation) -> None:
 
 CHANGES = (
     Drill(
-        name="partitions-added",
-        title="Add partitions to a topic",
+        "partitions-added", "Add partitions to a topic", _grown,
         proves="New partitions are fetched from their first record, without a restart.",
         hypothesis="Two more partitions are fetched, and the others continue; every record comes once.",
         fault="the topic gets two more partitions",
-        run=_grown,
     ),
     Drill(
-        name="topic-recreated",
-        title="Delete a topic, and create it again",
+        "topic-recreated", "Delete a topic, and create it again", _recreated,
         proves="A topic that is created again is a new topic: it is read from its beginning.",
         hypothesis="All records of the old topic and of the new one are delivered once.",
         fault="the topic is deleted and created under the same name",
-        run=_recreated,
     ),
     Drill(
-        name="znodes-deleted-by-hand",
-        title="Delete znodes manually",
+        "znodes-deleted-by-hand", "Delete znodes manually", _deleted,
         proves="Deleted znodes are created again by the next turns, and no other process takes them over.",
         hypothesis="The group is Stable again each time; every record comes once.",
         fault="an owner's znode and the coordinator's are deleted, one after the other",
-        run=_deleted,
     ),
     long_drill(
-        name="state-scribbled-by-hand",
-        title="Overwrite a group's state",
+        "state-scribbled-by-hand", "Overwrite a group's state", _state_scribbled,
         proves="A group whose state is lost continues, after the leases of all evicted members have expired.",
         hypothesis="The group is Stable again after the longest possible lease (40 s); every record comes once.",
         fault="the data of the group's state znode is overwritten",
-        run=_state_scribbled,
     ),
-)
+)  # fmt: skip

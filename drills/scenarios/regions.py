@@ -252,37 +252,31 @@ _region_drill = partial(Drill, adjust=_in_region, is_short=False)
 
 REGIONS = (
     _region_drill(
-        name="region-member-sigkill-in-drain",
-        title="Kill a member of a consistent region while it drains (SIGKILL)",
+        "region-member-sigkill-in-drain", "Kill a member of a consistent region while it drains (SIGKILL)",
+        _killed_in_drain,
         proves="A checkpoint without a member's contribution is never restored, and the records since the last one are "
         "counted again, once.",
         hypothesis=f"The region is reset to the previous checkpoint, and continues from there; {EXACT}.",
         fault="SIGKILL to an application that hangs in on_drain while all others have contributed",
-        run=_killed_in_drain,
     ),
     _region_drill(
-        name="region-rebalance-in-drain",
-        title="A member joins a consistent region while a checkpoint is open",
+        "region-rebalance-in-drain", "A member joins a consistent region while a checkpoint is open", _joined_in_drain,
         proves="A join waits for the open checkpoint, and no counts are lost.",
         hypothesis=f"The checkpoint completes before the next generation begins; {EXACT}.",
         fault="an application hangs in on_drain while another application joins",
-        run=_joined_in_drain,
     ),
     _region_drill(
-        name="region-reset-to-initial",
-        title="Reset a consistent region to its initial state",
+        "region-reset-to-initial", "Reset a consistent region to its initial state", _reset_to_initial,
         proves="A region that is reset to its initial state starts again at its initial offsets.",
         hypothesis=f"All records are counted again from the first offsets; {EXACT}.",
         fault="an operator resets the region to its initial state",
-        run=_reset_to_initial,
     ),
     _region_drill(
-        name="region-coordinator-sigkill-each-step",
-        title="Kill the coordinator at each step of a checkpoint and of a reset",
+        "region-coordinator-sigkill-each-step", "Kill the coordinator at each step of a checkpoint and of a reset",
+        _coordinator_killed_at_each_step,
         proves="The next coordinator completes an unfinished checkpoint or reset.",
         hypothesis=f"The region is Running again each time, and completes a checkpoint; {EXACT}.",
         fault="SIGKILL to the coordinator: after a checkpoint has begun, its drains are sent, some and all members "
         "have contributed, it has completed; after a reset has begun, its stops and its starts are sent",
-        run=_coordinator_killed_at_each_step,
     ),
-)
+)  # fmt: skip
