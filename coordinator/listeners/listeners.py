@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ..regions.turns import Regions
 from ..term.directory import Directory
-from ..term.operator_requests import Asked
+from ..term.operator_requests import OperatorRequests
 from ..term.reading import Findings
 from ..term.request_queue import GroupTurn, RegionTurn
 from ..term.term import Term
@@ -110,7 +110,7 @@ class Listeners:
     """Watches topics, groups, regions and requests for one term, and keeps the directory up to date.
 
     :param ask: requests a turn.
-    :param asked: operators' requests, read here too.
+    :param operator_requests: operators' requests, read here too.
     :param forget: called with a group that is gone.
     :param regions: the consistent regions, read here too.
     """
@@ -120,7 +120,7 @@ class Listeners:
         term: Term,
         directory: Directory,
         ask: AskForTurn,
-        asked: Asked,
+        operator_requests: OperatorRequests,
         forget: Callable[[str], None],
         regions: Regions,
     ) -> None:
@@ -128,7 +128,7 @@ class Listeners:
         self._store = term.store
         self._directory = directory
         self._ask = ask
-        self._asked = asked
+        self._operator_requests = operator_requests
         self._forget = forget
         self._regions = regions
         self._on_groups = self._queued(GROUP_LIST)
@@ -245,14 +245,14 @@ class Listeners:
 
     def pause_change(self) -> None:
         """Read the paused groups; resumed ones get a turn."""
-        before, after = self._asked.read_paused(self._on_paused)
-        for group in sorted({*self._directory.groups(), *before.groups, *self._asked.held()}):
+        before, after = self._operator_requests.read_paused(self._on_paused)
+        for group in sorted({*self._directory.groups(), *before.groups, *self._operator_requests.held()}):
             if before.of(group) and not after.of(group):
                 self._ask(GroupTurn(group), "resumed")
 
     def request_change(self, groups: Sequence[str]) -> None:
         """Read the groups for which operators request turns."""
-        for group, requested in self._asked.read_requests(groups, self._on_request).items():
+        for group, requested in self._operator_requests.read_requests(groups, self._on_request).items():
             self._ask(GroupTurn(group), requested.trigger)
 
     # ---- groups
@@ -265,7 +265,7 @@ class Listeners:
         new, gone = self._members.listed(names)
         for group in gone:
             self._forget(group)
-            self._asked.forget(group)
+            self._operator_requests.forget(group)
         for group in sorted(names) if all_of_them else new:
             self._unread[group] = all_of_them
         if self._unread:

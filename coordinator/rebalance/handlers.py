@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ..assignors import Assignment, Assignor, Subscriber
 from ..regions.turns import Regions
 from ..term.directory import Directory
-from ..term.operator_requests import Asked, Requested
+from ..term.operator_requests import OperatorRequests, Requested
 from ..term.request_queue import (
     ACKNOWLEDGED,
     AGAIN,
@@ -123,7 +123,7 @@ class Handlers:
     Errors are logged as text: a logged exception would keep the frames of the turn alive, with all of the group.
 
     :param directory: the topics, and the groups without members, which wait for each other.
-    :param asked: the paused groups, and the requested turns.
+    :param operator_requests: the paused groups, and the requested turns.
     :param on_over: called when the term cannot continue.
     """
 
@@ -132,7 +132,7 @@ class Handlers:
         term: Term,
         directory: Directory,
         assignors: Mapping[str, Assignor],
-        asked: Asked,
+        operator_requests: OperatorRequests,
         on_over: Callable[[str], None],
     ) -> None:
         self._term = term
@@ -140,12 +140,12 @@ class Handlers:
         self._directory = directory
         self._assignors = assignors
         self._on_over = on_over
-        self._asked = asked
+        self._operator_requests = operator_requests
         self._debounce_s = term.config.rebalance_debounce_ms / 1000
         self._lock = term.runtime.lock()
         self._groups: dict[TurnKey, HandledGroup] = {}
         self.requests = RequestQueue(term.runtime, term.config.rebalance_handlers, directory.is_idle)
-        self.regions = Regions(term, self.requests, asked.is_paused)
+        self.regions = Regions(term, self.requests, operator_requests.is_paused)
         self._region_handler = _RegionHandler(self._runtime, self.regions, self.requests, on_over)
         self.turns = 0
 
@@ -204,11 +204,11 @@ class Handlers:
 
     def _take_turn(self, request: Request) -> None:
         name = request.key.name
-        if self._asked.is_paused(name):
-            self._asked.hold(name, request.triggers)
+        if self._operator_requests.is_paused(name):
+            self._operator_requests.hold(name, request.triggers)
             return
-        request = Request(request.key, self._asked.with_held(name, request.triggers))
-        requested = self._asked.requested(name)
+        request = Request(request.key, self._operator_requests.with_held(name, request.triggers))
+        requested = self._operator_requests.requested(name)
         with self._lock:
             group = self._kept(request.key)
         early_s = group.paces.early_s(self._runtime.monotonic(), requested is not None)
@@ -301,7 +301,7 @@ class Handlers:
     def _answer(self, group: str, requested: Requested) -> None:
         """A turn that began after it was `requested` has succeeded."""
         try:
-            if self._asked.answer(group, requested):
+            if self._operator_requests.answer(group, requested):
                 # Deleted by its version alone: a request created since the read may have been deleted, too.
                 self.requests.request(GroupTurn(group), AGAIN)
         except (Fenced, SessionLost) as error:
