@@ -167,9 +167,9 @@ class Coordinator:
         self._look_at_znode = term.runtime.event()
         operator_requests = OperatorRequests(term)
         self._directory = Directory(term.runtime)
-        self._handlers = Handlers(term, self._directory, assignors, operator_requests, self._end)
+        handlers = self._handlers = Handlers(term, self._directory, assignors, operator_requests, self._end)
         self._listeners = Listeners(
-            term, self._directory, self._handlers.ask, operator_requests, self._handlers.forget, self._handlers.regions
+            term, self._directory, handlers.request_turn, operator_requests, handlers.forget, handlers.regions
         )
         self._collector = Collector(term)
         self._offsets = OffsetCollector(term, operator_requests.is_paused)

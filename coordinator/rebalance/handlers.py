@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 ACKNOWLEDGEMENTS_MAKE_ONE_WAVE_S = 0.010
 DRAINS_MAKE_ONE_WAVE_S = 0.050
 """A group has no work until its region's checkpoint has ended, which triggers its turn."""
-ASK_AGAIN_S = 0.2
+RETRY_S = 0.2
 FIRST_BACKOFF_S = 1.0
 LONGEST_BACKOFF_S = 30.0
 
@@ -114,7 +114,7 @@ class _RegionHandler:
             is_brief = expected and not isinstance(error, AccessDenied | RebalanceFailed)
             if not is_brief:
                 self._not_before[request.key] = self._runtime.monotonic() + LONGEST_BACKOFF_S
-            self._requests.put_back(request, ASK_AGAIN_S if is_brief else LONGEST_BACKOFF_S)
+            self._requests.put_back(request, RETRY_S if is_brief else LONGEST_BACKOFF_S)
 
 
 class Handlers:
@@ -154,7 +154,7 @@ class Handlers:
         handlers = self._term.config.rebalance_handlers
         return [self._runtime.spawn(self._handle, f"handler-{n}") for n in range(handlers)]
 
-    def ask(self, key: TurnKey, text: str) -> None:
+    def request_turn(self, key: TurnKey, text: str) -> None:
         """A change requests a turn: at once, or together with others soon after the last one."""
         with self._lock:
             group = self._groups.get(key)
@@ -241,7 +241,7 @@ class Handlers:
             log.debug("turn deferred: group=%s reason=%s", name, str(error))
             self._term.metrics.turn_put_off(name)
             self._still_changed(begun)
-            self.requests.put_back(request, ASK_AGAIN_S)
+            self.requests.put_back(request, RETRY_S)
         except Exception as error:  # noqa: BLE001  a group's failure must not end the handler
             self._still_changed(begun)
             self._failed(request, group, error)
@@ -251,7 +251,7 @@ class Handlers:
             self._follow(begun, turn)
             if begun.requested is not None and turn.state is not None:
                 self._answer(name, begun.requested)
-            self._ask_for_next(request, turn)
+            self._request_next(request, turn)
 
     def _still_changed(self, begun: _Begun) -> None:
         """The next turn takes the changes of this one, too."""
@@ -278,7 +278,7 @@ class Handlers:
             with self._lock:
                 group.changes.quiet_until = begun.at + self._debounce_s if turn.is_new_generation else begun.quiet_until
 
-    def _ask_for_next(self, request: Request, turn: Turn) -> None:
+    def _request_next(self, request: Request, turn: Turn) -> None:
         state = turn.state
         if turn.again_s is not None and state is not None and state.is_forming:
             self.requests.put_back(request, turn.again_s)  # the request is the trigger of its generation
@@ -308,7 +308,7 @@ class Handlers:
             self._on_over(str(error))
         except (LeaseLapsed, Retryable) as error:
             log.info("requested turn deferred: group=%s reason=%s", group, str(error))
-            self.requests.request(GroupTurn(group), change(requested.trigger), ASK_AGAIN_S)
+            self.requests.request(GroupTurn(group), change(requested.trigger), RETRY_S)
         except Exception as error:  # noqa: BLE001  it is kept, and the next turn retries
             log.error("requested turn failed: group=%s reason=%s", group, str(error))
 

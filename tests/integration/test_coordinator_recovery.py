@@ -334,14 +334,14 @@ def test_removed_group_leaves_nothing_after_any_last_turn(
     world.put(bad, b"{")
     tasks = handlers.start()
     try:
-        handlers.ask(GroupTurn(group), "joined c1")
+        handlers.request_turn(GroupTurn(group), "joined c1")
         eventually(lambda: bad in hand.problems.current(), 5, "it is reported")
         world.remove(GroupPaths(group).root)
 
         handlers.forget(group)
         eventually(lambda: bad not in hand.problems.current(), 2, "nothing is reported of what is gone")
         turns = handlers.turns
-        handlers.ask(GroupTurn(group), "a member is late")
+        handlers.request_turn(GroupTurn(group), "a member is late")
         eventually(lambda: handlers.turns > turns, 5, "one more turn")
 
         eventually(lambda: rebalancers(group) == 0, 2, "nothing is kept", pause_s=0.5)

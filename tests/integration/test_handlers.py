@@ -71,7 +71,7 @@ def test_changes_while_a_generation_begins_share_a_turn_with_those_soon_after(wo
 
     def joins(name: str) -> None:
         stage.puppet("g", name, {"t": 1})
-        handlers.ask(GroupTurn("g"), f"joined {name}")
+        handlers.request_turn(GroupTurn("g"), f"joined {name}")
 
     store = Hooked(hand.store)
     store.before(lambda commit: any(isinstance(each, SetData) for each in commit), lambda: joins("c2"))
@@ -100,9 +100,9 @@ def test_a_request_that_cannot_be_answered_does_not_end_the_handler(world: World
     reads.after(PATHS.request, refused)
 
     with handlers_of(hand, stage, hand.store, asked) as handlers:
-        handlers.ask(GroupTurn("g"), "requested")
+        handlers.request_turn(GroupTurn("g"), "requested")
         eventually(lambda: handlers.turns == 1, 5, "a turn")
-        handlers.ask(GroupTurn("g"), "again")
+        handlers.request_turn(GroupTurn("g"), "again")
         eventually(lambda: handlers.turns > 1, 5, "the handler lives on")
         assert reads.paths.count(PATHS.request) > 1, "it was refused"
 
@@ -143,7 +143,7 @@ def test_command_in_an_unwatched_channel_is_followed_up(world: World, stage: Man
     asked.read_requests(["g"], lambda path: None)
 
     with handlers_of(hand, stage, store, asked) as handlers:
-        handlers.ask(GroupTurn("g"), "joined c1")
+        handlers.request_turn(GroupTurn("g"), "joined c1")
         eventually(lambda: store.has_lost, 5, "the connection was lost")
         if not is_fast:
             eventually(lambda: handlers.turns == 2, 5, "the turn is taken again, and one behind the request")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from coordinator.listeners.listeners import Listeners
-from coordinator.listeners.topics import AskForTurn
+from coordinator.listeners.topics import RequestTurn
 from coordinator.regions.turns import Regions
 from coordinator.term.directory import Directory
 from coordinator.term.operator_requests import OperatorRequests
@@ -19,7 +19,9 @@ from tests.support.terms import a_term
 from tests.support.wait import eventually
 
 
-def listeners_of(term: Term, directory: Directory, ask: AskForTurn, asked: OperatorRequests | None = None) -> Listeners:
+def listeners_of(
+    term: Term, directory: Directory, ask: RequestTurn, asked: OperatorRequests | None = None
+) -> Listeners:
     """Listeners without handlers: `ask` gets the turns that they request."""
     regions = Regions(term, RequestQueue(term.runtime), lambda group: False)
     return Listeners(term, directory, ask, asked or OperatorRequests(term), lambda group: None, regions)

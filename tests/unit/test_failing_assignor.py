@@ -301,7 +301,7 @@ def test_a_turn_after_an_unanswered_one_counts_from_the_change_that_began_both()
 
     group = Late()
     for _ in range(2):
-        group.handlers.ask(KEY, "c1 is gone")
+        group.handlers.request_turn(KEY, "c1 is gone")
         group.runtime.now += 15
         group.handle()
 
@@ -353,7 +353,7 @@ def test_log_record_of_a_failed_turn_holds_no_object(error: type[Exception], cap
     group, rebalancer = Group(), FailingRebalancer(error("turn failed"))
     kept = weakref.ref(rebalancer)
     group.handlers._groups[KEY] = HandledGroup(rebalancer)  # type: ignore[arg-type]
-    group.handlers.ask(KEY, "joined c1")
+    group.handlers.request_turn(KEY, "joined c1")
 
     with caplog.at_level(logging.DEBUG):
         group.handle()
