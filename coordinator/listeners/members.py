@@ -125,7 +125,7 @@ class MemberListener:
     def read(self, groups: Sequence[str], is_all: bool = False) -> None:
         """Read `groups`; of one with many registrations the first ones.
 
-        :param is_all: read again what has not changed as far as is known, because a watch may be lost.
+        :param is_all: read unchanged registrations again, because a watch may be lost.
         """
         there = [name for name in groups if name in self._groups]
         listings = self._store.children_many([GroupPaths(name).ids for name in there], watch=self._on_members)

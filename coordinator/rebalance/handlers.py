@@ -176,7 +176,7 @@ class Handlers:
         self.requests.request(GroupTurn(group), ACKNOWLEDGED, delay_s)
 
     def forget(self, group: str) -> None:
-        """The group is gone: a last turn detects that, clears its problems, and drops its state."""
+        """The group is gone: its last turn clears its problems and drops its state."""
         self.requests.forget(GroupTurn(group))
         self.requests.request(GroupTurn(group), AGAIN)
 
@@ -195,7 +195,7 @@ class Handlers:
                 self._took(request.key, self.requests.done(request.key))
 
     def _took(self, key: TurnKey, seconds: float) -> None:
-        """A handler was busy with `key` for so long."""
+        """A handler was busy with `key` for these seconds."""
         with self._lock:
             is_kept = key in self._groups
         if is_kept:

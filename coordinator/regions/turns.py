@@ -151,7 +151,7 @@ class RegionTurns:
         :returns: delay of the next turn, and the groups that must take a turn now.
         :raises EpochOver: when another coordinator has been elected.
         :raises LeaseLapsed: when this coordinator must not act.
-        :raises RebalanceFailed: when an ACL refuses what it writes.
+        :raises RebalanceFailed: when an ACL refuses its writes.
         :raises Retryable: when ZooKeeper did not answer.
         """
         again_s, groups = self._taken(wanted, held)
@@ -197,7 +197,7 @@ class RegionTurns:
             log.warning("region requests paced: region=%s requests=%d", self._paths.region, self._requests.count)
 
     def _news(self, region: Region, held: Collection[str]) -> tuple[str, ...]:
-        """The groups with work since their last requested turn, by any cause."""
+        """The groups with work since their last requested turn."""
         now = region.reset, region.state == FAILED, region.open
         before, self._noted = self._noted, now
         if now == before:
