@@ -266,11 +266,11 @@ class RegionTurns:
 
     def _copy(self, sequence: int, copies: Sequence[tuple[str, Contribution]]) -> bool:
         there = self._store.children(self._paths.checkpoint(sequence)) if copies else None
-        known = set(there.names if there is not None else ())
+        existing = set(there.names if there is not None else ())
         units = [
             [Create(f"{self._paths.checkpoint(sequence)}/{name}", given.to_bytes())]
             for name, given in copies
-            if name not in known
+            if name not in existing
         ]
         return all(self._write(batch) for batch in batches(units, ROOM, MAX_COMMIT_BYTES // 2))
 
