@@ -21,7 +21,7 @@ from .term.config import CoordinatorConfig
 from .term.directory import Directory
 from .term.elector import Elector
 from .term.metrics import CoordinatorMetrics
-from .term.operator_requests import Asked
+from .term.operator_requests import OperatorRequests
 from .term.reading import Problems
 from .term.term import Term
 from .zk.below import unlink_segment
@@ -165,14 +165,14 @@ class Coordinator:
         self._over: str | None = None
         self._ended = term.runtime.event()
         self._look_at_znode = term.runtime.event()
-        asked = Asked(term)
+        operator_requests = OperatorRequests(term)
         self._directory = Directory(term.runtime)
-        self._handlers = Handlers(term, self._directory, assignors, asked, self._end)
+        handlers = self._handlers = Handlers(term, self._directory, assignors, operator_requests, self._end)
         self._listeners = Listeners(
-            term, self._directory, self._handlers.ask, asked, self._handlers.forget, self._handlers.regions
+            term, self._directory, handlers.request_turn, operator_requests, handlers.forget, handlers.regions
         )
         self._collector = Collector(term)
-        self._offsets = OffsetCollector(term, asked.is_paused)
+        self._offsets = OffsetCollector(term, operator_requests.is_paused)
         self._segments = SegmentCollector(term, remove_file)
         term.store.add_listener(self._on_state)
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ..regions.turns import Regions
 from ..term.directory import Directory
-from ..term.operator_requests import Asked
+from ..term.operator_requests import OperatorRequests
 from ..term.reading import Findings
 from ..term.request_queue import GroupTurn, RegionTurn
 from ..term.term import Term
@@ -23,7 +23,7 @@ from ..zk.runtime import Runtime
 from ..zk.store import Watch, existing_nodes
 from ..zk.znodes.paths import GROUPS, REGIONS, GroupPaths
 from .members import MemberListener
-from .topics import AskForTurn, TopicListener
+from .topics import RequestTurn, TopicListener
 
 
 def group_of(path: str) -> str:
@@ -109,8 +109,8 @@ GROUPS_AT_ONCE = 50
 class Listeners:
     """Watches topics, groups, regions and requests for one term, and keeps the directory up to date.
 
-    :param ask: requests a turn.
-    :param asked: operators' requests, read here too.
+    :param request_turn: requests a turn.
+    :param operator_requests: operators' requests, read here too.
     :param forget: called with a group that is gone.
     :param regions: the consistent regions, read here too.
     """
@@ -119,16 +119,16 @@ class Listeners:
         self,
         term: Term,
         directory: Directory,
-        ask: AskForTurn,
-        asked: Asked,
+        request_turn: RequestTurn,
+        operator_requests: OperatorRequests,
         forget: Callable[[str], None],
         regions: Regions,
     ) -> None:
         self._term = term
         self._store = term.store
         self._directory = directory
-        self._ask = ask
-        self._asked = asked
+        self._request_turn = request_turn
+        self._operator_requests = operator_requests
         self._forget = forget
         self._regions = regions
         self._on_groups = self._queued(GROUP_LIST)
@@ -138,11 +138,11 @@ class Listeners:
         self._on_regions = self._queued(REGION_LIST)
         self._on_region_request = self._queued(REGION_REQUEST, lambda path: path[len(REGIONS) + 1 :].split("/", 1)[0])
         on_topic = self._queued(TOPIC, lambda path: path.rsplit("/", 1)[-1])
-        self._topics = TopicListener(term, directory, ask, self._queued(TOPICS), on_topic)
+        self._topics = TopicListener(term, directory, request_turn, self._queued(TOPICS), on_topic)
         self._events = Agenda(term.runtime)
         later = lambda group: self._events.put_long(Event(MORE_MEMBERS, group))  # noqa: E731
         on_members = self._queued(MEMBERS, lambda path: self._members.fired(path))
-        self._members = MemberListener(term, directory, ask, on_members, later)
+        self._members = MemberListener(term, directory, request_turn, on_members, later)
         self._findings = Findings(term.problems)
         self._unread: dict[str, bool] = {}
 
@@ -160,7 +160,7 @@ class Listeners:
         while self._unread:
             self.read_groups()
         for group in self._directory.groups():
-            self._ask(GroupTurn(group), "coordinator elected")
+            self._request_turn(GroupTurn(group), "coordinator elected")
         self._directory.is_complete = True
 
     def run(self) -> None:
@@ -226,12 +226,12 @@ class Listeners:
     def region_change(self) -> None:
         """Read the list of regions; each gets a turn."""
         for region in self._regions.read(self._on_regions, self._on_region_request):
-            self._ask(RegionTurn(region), "read")
+            self._request_turn(RegionTurn(region), "read")
 
     def region_request_change(self, region: str) -> None:
         """A request for a checkpoint or a reset was made or answered."""
         if self._regions.watch_requests([region], self._on_region_request):
-            self._ask(RegionTurn(region), "request")
+            self._request_turn(RegionTurn(region), "request")
 
     # ---- requests of leaders
 
@@ -239,21 +239,21 @@ class Listeners:
         """Read the groups whose leader requests another ask; the turn reads the reason."""
         watch = self._on_sync_request
         for group, _, _ in existing_nodes(self._store, groups, lambda group: GroupPaths(group).sync_request, watch):
-            self._ask(GroupTurn(group), "sync request")
+            self._request_turn(GroupTurn(group), "sync request")
 
     # ---- requests of operators
 
     def pause_change(self) -> None:
         """Read the paused groups; resumed ones get a turn."""
-        before, after = self._asked.read_paused(self._on_paused)
-        for group in sorted({*self._directory.groups(), *before.groups, *self._asked.held()}):
+        before, after = self._operator_requests.read_paused(self._on_paused)
+        for group in sorted({*self._directory.groups(), *before.groups, *self._operator_requests.held()}):
             if before.of(group) and not after.of(group):
-                self._ask(GroupTurn(group), "resumed")
+                self._request_turn(GroupTurn(group), "resumed")
 
     def request_change(self, groups: Sequence[str]) -> None:
         """Read the groups for which operators request turns."""
-        for group, requested in self._asked.read_requests(groups, self._on_request).items():
-            self._ask(GroupTurn(group), requested.trigger)
+        for group, requested in self._operator_requests.read_requests(groups, self._on_request).items():
+            self._request_turn(GroupTurn(group), requested.trigger)
 
     # ---- groups
 
@@ -265,7 +265,7 @@ class Listeners:
         new, gone = self._members.listed(names)
         for group in gone:
             self._forget(group)
-            self._asked.forget(group)
+            self._operator_requests.forget(group)
         for group in sorted(names) if all_of_them else new:
             self._unread[group] = all_of_them
         if self._unread:
@@ -283,6 +283,6 @@ class Listeners:
         for group, is_all in batch:
             del self._unread[group]
             if is_all:
-                self._ask(GroupTurn(group), "sweep")
+                self._request_turn(GroupTurn(group), "sweep")
         if self._unread:
             self._events.put_long(Event(UNREAD))

@@ -18,7 +18,7 @@ from ..zk.store import Node
 from ..zk.values import in_chunks
 from ..zk.znodes.paths import GROUPS, GroupPaths
 from ..zk.znodes.records import Registration
-from .topics import AskForTurn
+from .topics import RequestTurn
 
 log = logging.getLogger(__name__)
 
@@ -74,14 +74,14 @@ class MemberListener:
         self,
         term: Term,
         directory: Directory,
-        ask: AskForTurn,
+        request_turn: RequestTurn,
         on_members: Callable[[str], None],
         later: Callable[[str], None],
     ) -> None:
         self._term = term
         self._store = term.store
         self._directory = directory
-        self._ask = ask
+        self._request_turn = request_turn
         self._on_members = on_members
         self._later = later
         self._lock = term.runtime.lock()
@@ -125,7 +125,7 @@ class MemberListener:
     def read(self, groups: Sequence[str], is_all: bool = False) -> None:
         """Read `groups`; of one with many registrations the first ones.
 
-        :param is_all: read again what has not changed as far as is known, because a watch may be lost.
+        :param is_all: read unchanged registrations again, because a watch may be lost.
         """
         there = [name for name in groups if name in self._groups]
         listings = self._store.children_many([GroupPaths(name).ids for name in there], watch=self._on_members)
@@ -189,7 +189,7 @@ class MemberListener:
             group.known = {consumer: known for consumer, known in group.known.items() if consumer in members}
             group.members = after
         if after != before:
-            self._ask(GroupTurn(name), changes_between(before or {}, after) or MEMBERS_READ)
+            self._request_turn(GroupTurn(name), changes_between(before or {}, after) or MEMBERS_READ)
 
     def _forget_changed(self, paths: GroupPaths, group: _Group, consumers: Sequence[str]) -> int:
         """Forget registrations whose watch was lost, to read them again: one request without watches shows the changes.

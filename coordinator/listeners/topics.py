@@ -13,7 +13,7 @@ from ..zk.store import Node, Watch, nodes_at
 from ..zk.znodes.paths import Brokers
 from ..zk.znodes.records import Topic
 
-AskForTurn = Callable[[TurnKey, str], None]
+RequestTurn = Callable[[TurnKey, str], None]
 """Called with the key of a turn, and the change that requires it."""
 
 
@@ -23,12 +23,14 @@ class TopicListener:
     :param on_topics: the watch on the list of topics.  :param on_topic: the watch on one topic.
     """
 
-    def __init__(self, term: Term, directory: Directory, ask: AskForTurn, on_topics: Watch, on_topic: Watch) -> None:
+    def __init__(
+        self, term: Term, directory: Directory, request_turn: RequestTurn, on_topics: Watch, on_topic: Watch
+    ) -> None:
         self._term = term
         self._store = term.store
         self._brokers = Brokers(term.config.brokers_path)
         self._directory = directory
-        self._ask = ask
+        self._request_turn = request_turn
         self._on_topics = on_topics
         self._on_topic = on_topic
         self._findings = Findings(term.problems)
@@ -83,7 +85,7 @@ class TopicListener:
 
     def _concern(self, topic: str, reason: str) -> None:
         for group in sorted(self._directory.groups_of(topic)):
-            self._ask(GroupTurn(group), reason)
+            self._request_turn(GroupTurn(group), reason)
 
 
 def _what_happened(before: Topic | None, after: Topic | None) -> str:

@@ -283,7 +283,7 @@ def _start(assignment: TargetAssignment, target: Target) -> Command:
 
 
 def _failed(group: Group, view: RequestView, ask: Ask, why: str) -> Asking:
-    """Rule 6: the group keeps running, the waiting members are notified, the next leader is asked after a backoff."""
+    """Rule 6: the group keeps running, waiting members are notified, and the next leader is asked after a backoff."""
     before = group.before
     known = ask.members.get(ask.leader)
     failed = tuple(dict.fromkeys((*before.failed, *([known.identity] if known is not None else []))))

@@ -103,7 +103,7 @@ class PauseCause:
 
 
 def is_pressing(record: SegmentsRecord, backlog: Backlog, bounds: Bounds, retention: Retention) -> bool:
-    """Whether collection shall run before the next sweep."""
+    """Whether to collect before the next sweep."""
     retained_bytes = retention.size if retention.ms else 0
     hurry_bytes = min(retained_bytes + HURRY_BYTES, HURRY_SHARE * bounds.size)
     is_large = backlog.segments > HURRY_SHARE * bounds.segments or backlog.size > hurry_bytes
@@ -153,7 +153,7 @@ def directions(
 
 
 def _cause(before: PauseCause | None, backlog: Backlog, bounds: Bounds, readers: Readers) -> PauseCause | None:
-    """Why fetchers shall pause. The text stays while the hold-up does: a new one wakes every fetcher."""
+    """The reason of a pause of fetchers. Its text stays while the hold-up does: a new text wakes every fetcher."""
     share = RESUME_SHARE if before is not None else 1.0
     if backlog.segments <= share * bounds.segments and backlog.size <= share * bounds.size:
         return before if backlog.unread else None

@@ -249,7 +249,7 @@ def _end_live(
 
 
 def _lease_ms(snapshot: Snapshot, name: str, registration: Registration) -> int:
-    """An ended member's longest lease: for so long it may still fetch.
+    """An ended member's longest lease, for which it may still fetch.
 
     A longer lease than any session's is believed only of a member that this coordinator has never seen with another.
     """
@@ -375,7 +375,7 @@ def _czxid(snapshot: Snapshot, name: str) -> int:
 
 
 def _inconsistent(region: RegionMembership | None, registration: Registration) -> str:
-    """Why a member cannot be in a group of this region; empty when it can."""
+    """Why a member does not fit a group of this region; empty when it does."""
     offered = registration.region
     if offered is not None and registration.protocol_type != CONSUMER:
         return "a consistent region is for consumers of partitions"

@@ -1,4 +1,4 @@
-"""The history of a group's rebalances: their order, and what has triggered them. Pure."""
+"""The history of a group's rebalances: their order and their triggers. Pure."""
 
 from __future__ import annotations
 

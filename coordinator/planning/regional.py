@@ -22,9 +22,9 @@ from .target import TargetAssignment
 SET_LOWER = "set a lower number in its znode by hand"
 """The remedy for an exhausted number of a region."""
 MAX_GROUPS = 300
-"""Groups of one region: its znode goes into multis beside others, and each reset concerns all groups."""
+"""Maximum groups of one region: its znode is in multis with others, and each reset concerns all groups."""
 LONGEST_HOLD_S = 120.0
-"""Seconds that a generation waits for a checkpoint at most."""
+"""Maximum seconds for which a generation waits for a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)

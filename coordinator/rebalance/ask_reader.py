@@ -71,9 +71,9 @@ class AskReader:
 
         :param topics: all topics: they bound the partitions of an answer, and an answer for others is not read.
         """
-        known = (client.ask, client.failed_ask, client.floor) if client is not None else ("",)
+        handled = (client.ask, client.failed_ask, client.floor) if client is not None else ("",)
         newest = views[-1] if views else None
-        if newest is None or ask_number(newest.name) <= max(map(ask_number, known)):
+        if newest is None or ask_number(newest.name) <= max(map(ask_number, handled)):
             return tuple(views)
         if newest.answer is None or newest.answer.error is not None or outdated_topic(newest.answer, topics):
             return tuple(views)

@@ -102,7 +102,7 @@ class GroupReader:
         self.channels = ChannelReader(self._memory, self._paths, on_acknowledge)
         self._asks = AskReader(self._memory, self._paths)
         self._threads = OwnerThreads(self._store, self._paths)
-        self._made: tuple[int, int] | None = None
+        self._created: tuple[int, int] | None = None
         session_ms = max(term.config.max_session_timeout_ms, term.store.negotiated_timeout_s * 1000)
         self._longest_lease_ms = ceil(session_ms * LEASE_SHARE)
         self._region = GroupRegionReader(self._memory, group, bound)
@@ -146,7 +146,7 @@ class GroupReader:
         history = tuple(sorted(filter(None, map(history_generation, rebalances))))
         state = self._state(state_node, channels, topics, history, memory.written)
         members, rebalance = self._members(consumers, state.generation if state.generation in history else None)
-        found_seats = self._seats(seats, members, channels)
+        seat_views = self._seats(seats, members, channels)
         slots = self._slots(sorted(pools.found), len(members)) if pools and not state.target else frozenset()
         region = self._region.read(state, members, channels, memory.held_for)
         needed = {*topics, *state.topics, *(part.topic for view in channels.values() for part in view.running)}
@@ -170,7 +170,7 @@ class GroupReader:
             self._group,
             CoordinatorFacts(self._term.epoch, self._term.runtime.wall_ms(), self._longest_lease_ms),
             state,
-            MemberFacts(channels, members, found_seats, slots, hold_ages_s),
+            MemberFacts(channels, members, seat_views, slots, hold_ages_s),
             PartitionFacts(topics, owners, offsets, on_thread),
             RequestFacts(asks, sync_request, failed_age_s, grown_age_s),
             region,
@@ -241,21 +241,21 @@ class GroupReader:
 
     def _czxid(self, state: Node) -> int:
         """When the group was created; read again only with another state, which has the group's lifetime."""
-        if self._made is None or self._made[0] != state.stat.czxid:
+        if self._created is None or self._created[0] != state.stat.czxid:
             root = self._store.get(self._paths.root)
-            self._made = state.stat.czxid, root.stat.czxid if root is not None else state.stat.czxid
-        return self._made[1]
+            self._created = state.stat.czxid, root.stat.czxid if root is not None else state.stat.czxid
+        return self._created[1]
 
     # ---- members, then owners and offsets: independent reads share one request, or are pipelined
 
     def _members(self, names: Iterable[str], generation: int | None) -> tuple[dict[str, Member], Rebalance | None]:
         """The registrations, and the history's record of `generation`."""
-        known = list(self._problems.usable(self._paths.ids, names))
+        usable = list(self._problems.usable(self._paths.ids, names))
         history = [self._paths.rebalance(generation)] if generation is not None else []
-        paths = [*(self._paths.id(name) for name in known), *history]
+        paths = [*(self._paths.id(name) for name in usable), *history]
         nodes = self._store.get_many(paths)
         members = {}
-        for name, path, node in zip(known, paths, nodes, strict=False):
+        for name, path, node in zip(usable, paths, nodes, strict=False):
             if node is not None:
                 registration = self._memory.parsed(path, node, Registration.parse)
                 age_s = self._memory.age_s("member", name, str(node.stat.czxid))
@@ -271,9 +271,9 @@ class GroupReader:
         A member with an `ids` znode is not away, even if its channel was read before it has registered. One that has
         registered between the reads of `ids` and of its seat looks as if it were.
         """
-        known = list(self._problems.usable(self._paths.seats, names))
+        usable = list(self._problems.usable(self._paths.seats, names))
         found = {}
-        for name, path, node in existing_nodes(self._store, known, self._paths.seat) if known else ():
+        for name, path, node in existing_nodes(self._store, usable, self._paths.seat) if usable else ():
             away_s = 0.0 if name in members else self._memory.age_s("away", name, str(node.stat.mzxid))
             away_s = min(away_s, channels[name].idle_s if name in channels else away_s)
             seat = self._memory.parsed(path, node, Seat.parse)
@@ -300,9 +300,9 @@ class GroupReader:
         :param needed: topics whose partitions may be assigned or run; those of other topics are not listed.
         """
         listed = [(root, list(names)) for root, names in roots]
-        places = [(root, topic) for root, names in listed for topic in names if topic in needed]
-        listings = self._store.children_many([f"{root}/{topic}" for root, topic in places])
-        below = {place: each.names for place, each in zip(places, listings, strict=True) if each is not None}
+        parents = [(root, topic) for root, names in listed for topic in names if topic in needed]
+        listings = self._store.children_many([f"{root}/{topic}" for root, topic in parents])
+        below = {parent: each.names for parent, each in zip(parents, listings, strict=True) if each is not None}
         return [
             (
                 frozenset(
@@ -460,9 +460,9 @@ class ChannelReader:
         }
 
     def _commands(self, pairs: Sequence[tuple[str, str]]) -> dict[str, list[SentCommand]]:
-        known = sorted(pairs, key=lambda pair: (pair[0], sequence(pair[1]) or 0, pair[1]))
+        keys = sorted(pairs, key=lambda pair: (pair[0], sequence(pair[1]) or 0, pair[1]))
         found: dict[str, list[SentCommand]] = {}  # without those acknowledged since they were listed
-        for (consumer, name), path, node in existing_nodes(self._store, known, lambda key: self._paths.command(*key)):
+        for (consumer, name), path, node in existing_nodes(self._store, keys, lambda key: self._paths.command(*key)):
             command = self._memory.parsed(path, node, Command.parse)
             if sequence(name) is None or not name.startswith(COMMAND_PREFIX):
                 command = None

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ..assignors import Assignment, Assignor, Subscriber
 from ..regions.turns import Regions
 from ..term.directory import Directory
-from ..term.operator_requests import Asked, Requested
+from ..term.operator_requests import OperatorRequests, Requested
 from ..term.request_queue import ACKNOWLEDGED, AGAIN, GroupTurn, RegionTurn, Request, RequestQueue, Trigger, TurnKey
 from ..term.term import LeaseLapsed, Term
 from ..zk.backoff import Backoff
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 ACKNOWLEDGEMENTS_MAKE_ONE_WAVE_S = 0.010
 DRAINS_MAKE_ONE_WAVE_S = 0.050
 """A group has no work until its region's checkpoint has ended, which triggers its turn."""
-ASK_AGAIN_S = 0.2
+RETRY_S = 0.2
 FIRST_BACKOFF_S = 1.0
 LONGEST_BACKOFF_S = 30.0
 
@@ -104,7 +104,7 @@ class _RegionHandler:
             is_brief = expected and not isinstance(error, AccessDenied | RebalanceFailed)
             if not is_brief:
                 self._not_before[request.key] = self._runtime.monotonic() + LONGEST_BACKOFF_S
-            self._requests.put_back(request, ASK_AGAIN_S if is_brief else LONGEST_BACKOFF_S)
+            self._requests.put_back(request, RETRY_S if is_brief else LONGEST_BACKOFF_S)
 
 
 class Handlers:
@@ -113,7 +113,7 @@ class Handlers:
     Errors are logged as text: a logged exception would keep the frames of the turn alive, with all of the group.
 
     :param directory: the topics, and the groups without members, which wait for each other.
-    :param asked: the paused groups, and the requested turns.
+    :param operator_requests: the paused groups, and the requested turns.
     :param on_over: called when the term cannot continue.
     """
 
@@ -122,7 +122,7 @@ class Handlers:
         term: Term,
         directory: Directory,
         assignors: Mapping[str, Assignor],
-        asked: Asked,
+        operator_requests: OperatorRequests,
         on_over: Callable[[str], None],
     ) -> None:
         self._term = term
@@ -130,12 +130,12 @@ class Handlers:
         self._directory = directory
         self._assignors = assignors
         self._on_over = on_over
-        self._asked = asked
+        self._operator_requests = operator_requests
         self._debounce_s = term.config.rebalance_debounce_ms / 1000
         self._lock = term.runtime.lock()
         self._groups: dict[TurnKey, HandledGroup] = {}
         self.requests = RequestQueue(term.runtime, term.config.rebalance_handlers, directory.is_idle)
-        self.regions = Regions(term, self.requests, asked.is_paused)
+        self.regions = Regions(term, self.requests, operator_requests.is_paused)
         self._region_handler = _RegionHandler(self._runtime, self.regions, self.requests, on_over)
         self.turns = 0
 
@@ -144,7 +144,7 @@ class Handlers:
         handlers = self._term.config.rebalance_handlers
         return [self._runtime.spawn(self._handle, f"handler-{n}") for n in range(handlers)]
 
-    def ask(self, key: TurnKey, text: str) -> None:
+    def request_turn(self, key: TurnKey, text: str) -> None:
         """A change requests a turn: at once, or together with others soon after the last one."""
         with self._lock:
             group = self._groups.get(key)
@@ -166,7 +166,7 @@ class Handlers:
         self.requests.request(GroupTurn(group), ACKNOWLEDGED, delay_s)
 
     def forget(self, group: str) -> None:
-        """The group is gone: a last turn detects that, clears its problems, and drops its state."""
+        """The group is gone: its last turn clears its problems and drops its state."""
         self.requests.forget(GroupTurn(group))
         self.requests.request(GroupTurn(group), AGAIN)
 
@@ -185,7 +185,7 @@ class Handlers:
                 self._took(request.key, self.requests.done(request.key))
 
     def _took(self, key: TurnKey, seconds: float) -> None:
-        """A handler was busy with `key` for so long."""
+        """A handler was busy with `key` for these seconds."""
         with self._lock:
             is_kept = key in self._groups
         if is_kept:
@@ -194,11 +194,11 @@ class Handlers:
 
     def _take_turn(self, request: Request) -> None:
         name = request.key.name
-        if self._asked.is_paused(name):
-            self._asked.hold(name, request.triggers)
+        if self._operator_requests.is_paused(name):
+            self._operator_requests.hold(name, request.triggers)
             return
-        request = Request(request.key, self._asked.with_held(name, request.triggers))
-        requested = self._asked.requested(name)
+        request = Request(request.key, self._operator_requests.with_held(name, request.triggers))
+        requested = self._operator_requests.requested(name)
         with self._lock:
             group = self._kept(request.key)
         early_s = group.paces.early_s(self._runtime.monotonic(), requested is not None)
@@ -231,7 +231,7 @@ class Handlers:
             log.debug("turn deferred: group=%s reason=%s", name, str(error))
             self._term.metrics.turn_put_off(name)
             self._still_changed(begun)
-            self.requests.put_back(request, ASK_AGAIN_S)
+            self.requests.put_back(request, RETRY_S)
         except Exception as error:  # noqa: BLE001  a group's failure must not end the handler
             self._still_changed(begun)
             self._failed(request, group, error)
@@ -241,7 +241,7 @@ class Handlers:
             self._follow(begun, turn)
             if begun.requested is not None and turn.state is not None:
                 self._answer(name, begun.requested)
-            self._ask_for_next(request, turn)
+            self._request_next(request, turn)
 
     def _still_changed(self, begun: _Begun) -> None:
         """The next turn takes the changes of this one, too."""
@@ -268,7 +268,7 @@ class Handlers:
             with self._lock:
                 group.changes.quiet_until = begun.at + self._debounce_s if turn.is_new_generation else begun.quiet_until
 
-    def _ask_for_next(self, request: Request, turn: Turn) -> None:
+    def _request_next(self, request: Request, turn: Turn) -> None:
         state = turn.state
         if turn.again_s is not None and state is not None and state.is_forming:
             self.requests.put_back(request, turn.again_s)  # the request is the trigger of its generation
@@ -291,14 +291,14 @@ class Handlers:
     def _answer(self, group: str, requested: Requested) -> None:
         """A turn that began after it was `requested` has succeeded."""
         try:
-            if self._asked.answer(group, requested):
+            if self._operator_requests.answer(group, requested):
                 # Deleted by its version alone: a request created since the read may have been deleted, too.
                 self.requests.request(GroupTurn(group), AGAIN)
         except (Fenced, SessionLost) as error:
             self._on_over(str(error))
         except (LeaseLapsed, Retryable) as error:
             log.info("requested turn deferred: group=%s reason=%s", group, str(error))
-            self.requests.request(GroupTurn(group), Trigger(requested.trigger), ASK_AGAIN_S)
+            self.requests.request(GroupTurn(group), Trigger(requested.trigger), RETRY_S)
         except Exception as error:  # noqa: BLE001  it is kept, and the next turn retries
             log.error("requested turn failed: group=%s reason=%s", group, str(error))
 

@@ -70,8 +70,8 @@ class TurnPaces:
         return (self.requested.until if is_requested else self.not_before) - now
 
     def taken(self, turn: Turn, now: float, is_requested: bool = False) -> bool:
-        """Put off the next turn after one that was refused, after many that changed nothing, and after many in a row
-        for which a leader or an operator (`is_requested`) has asked, or that began a generation: a growing pause.
+        """Defer the next turn by a growing pause: after a refused one, after many without a change, and after many in a
+        row that a leader or an operator (`is_requested`) requested, or that began a generation.
 
         :returns: whether to log it.
         """

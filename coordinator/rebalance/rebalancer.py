@@ -288,7 +288,7 @@ class Rebalancer:
     def _watch(self, decided: Plan) -> tuple[float | None, frozenset[str]]:
         """Watch the channels that were just commanded; the delay of the next turn, and the channels already empty.
 
-        It is due at once if one is, unless that was a drain: the region's turn reads its result.
+        The turn is due at once if one is empty, except after a drain: the region's turn reads its result.
         """
         left = self._reader.channels.watch([consumer for consumer, _ in decided.commands])
         done = frozenset(consumer for consumer, names in left.items() if not names)

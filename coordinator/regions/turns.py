@@ -151,7 +151,7 @@ class RegionTurns:
         :returns: delay of the next turn, and the groups that must take a turn now.
         :raises EpochOver: when another coordinator has been elected.
         :raises LeaseLapsed: when this coordinator must not act.
-        :raises RebalanceFailed: when an ACL refuses what it writes.
+        :raises RebalanceFailed: when an ACL refuses its writes.
         :raises Retryable: when ZooKeeper did not answer.
         """
         again_s, groups = self._taken(wanted, held)
@@ -197,7 +197,7 @@ class RegionTurns:
             log.warning("region requests paced: region=%s requests=%d", self._paths.region, self._requests.count)
 
     def _news(self, region: Region, held: Collection[str]) -> tuple[str, ...]:
-        """The groups with work since their last requested turn, by any cause."""
+        """The groups with work since their last requested turn."""
         now = region.reset, region.state == FAILED, region.open
         before, self._noted = self._noted, now
         if now == before:
@@ -266,11 +266,11 @@ class RegionTurns:
 
     def _copy(self, sequence: int, copies: Sequence[tuple[str, Contribution]]) -> bool:
         there = self._store.children(self._paths.checkpoint(sequence)) if copies else None
-        known = set(there.names if there is not None else ())
+        existing = set(there.names if there is not None else ())
         units = [
             [Create(f"{self._paths.checkpoint(sequence)}/{name}", given.to_bytes())]
             for name, given in copies
-            if name not in known
+            if name not in existing
         ]
         return all(self._write(batch) for batch in batches(units, ROOM, MAX_COMMIT_BYTES // 2))
 

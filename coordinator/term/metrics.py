@@ -26,7 +26,7 @@ UNREADABLE = "unreadable"
 ABORTED = "aborted"
 OF_A_GENERATION, OF_A_RESTART, OF_AN_APPLICATION, OF_AN_OPERATOR = "generation", "restart", "application", "operator"
 COSTLY_S, MOST_COSTLY, OTHERS = 1.0, 200, "*"
-"""Series of the seconds of turns: of the groups that have cost so much, so many at most; the rest is counted as one."""
+"""Seconds of turns from which a group has a series of its own, and the limit of these; the rest is counted as one."""
 TURN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 REBALANCE_BUCKETS = (0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
@@ -182,7 +182,7 @@ class CoordinatorMetrics:
         self._refused.labels(group).inc()
 
     def turn_written(self, snapshot: Snapshot, decided: Plan) -> None:
-        """A turn's decision was written to ZooKeeper."""
+        """A turn's plan was written to ZooKeeper."""
         group = snapshot.group
         for end in decided.terminations:
             if end.evicted:

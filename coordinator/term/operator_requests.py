@@ -30,7 +30,7 @@ class Requested(NamedTuple):
     trigger: str
 
 
-class Asked:
+class OperatorRequests:
     """Operators' requests; read by the listeners' thread, used by the handlers."""
 
     def __init__(self, term: Term) -> None:

@@ -1,6 +1,6 @@
 """Reading znodes in a term: bad data is logged once with its path (the first of each kind), counted, and ignored.
 
-A reader also remembers the records that it has parsed, and when it first saw something.
+A reader also keeps its parsed records, and the time at which it first saw each key.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Problems:
                     log.info("unreadable znode recovered: path=%s", path)
 
     def settle(self) -> None:
-        """A round of reading is over: log what was only counted, once in an interval."""
+        """A round of reading is over: log the counted problems, once in an interval."""
         with self._lock:
             self._lines.settle()
 
@@ -106,7 +106,7 @@ class Findings:
 
 
 def _kind(path: str) -> str:
-    """What is at `path`, without a name that others choose: `ids`, `channel`, `topics`."""
+    """The kind of a znode, without names that users choose: `ids`, `channel`, `topics`."""
     if path.startswith(f"{GROUPS}/"):
         return (*path[len(GROUPS) + 1 :].split("/"), "group")[1]
     return path.split("/")[2] if path.count("/") > 1 else "znode"
@@ -167,7 +167,7 @@ class FirstSeen:
 
 
 class GroupMemory:
-    """What the readers of one group share in a term.
+    """The shared state of one group's readers in a term.
 
     :ivar problems: those of the last read.
     :ivar parsed: as of `ParsedRecords`.  :ivar age_s: as of `FirstSeen`.
@@ -181,7 +181,7 @@ class GroupMemory:
         self.parsed, self.age_s = self._records.parsed, self._first_seen.age_s
 
     def done(self) -> None:
-        """Everything has been read again: drop what was not."""
+        """Everything has been read again: drop the rest."""
         self._first_seen.forget_unseen()
         self._records.forget_unseen()
         self.problems.done()

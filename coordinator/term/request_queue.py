@@ -150,7 +150,7 @@ class RequestQueue:
             self._changed.notify_all()
 
     def put_back(self, request: Request, delay_s: float) -> None:
-        """Request a turn in `delay_s` seconds for the triggers of one that was put off."""
+        """Request a turn in `delay_s` seconds for the triggers of a deferred one."""
         for trigger in request.triggers:
             self.request(request.key, trigger, delay_s)
 
@@ -292,7 +292,7 @@ FIRST_PAUSE_S = 0.05
 class Pace:
     """Counts turns of one kind that follow each other.
 
-    :param at_once: so many are taken without a pause.
+    :param at_once: the number that is taken without a pause.
     :param gap_s: one that comes later after the pause of the last one is the first of its kind again.
     :param longest_s: bound of the growing pause.
     """

@@ -11,7 +11,7 @@ import pytest
 
 from coordinator.admin import control
 from coordinator.admin.health import read_status
-from coordinator.term.operator_requests import Asked
+from coordinator.term.operator_requests import OperatorRequests
 from coordinator.zk import lease
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Create
@@ -116,7 +116,7 @@ def test_group_deleted_while_paused_leaves_nothing_behind(world: World, caplog: 
     run_ok(world.zk, "resume")
 
     obeyed(caplog, "resumed: group=*")
-    kept = [r for r in gc.get_objects() if isinstance(r, Asked) and r.held()]
+    kept = [r for r in gc.get_objects() if isinstance(r, OperatorRequests) and r.held()]
     eventually(lambda: not any(asked.held() for asked in kept), 5, "nothing is held for it any more")
     world.consumer("g", "c1", {"t": 1})
     world.stable("g", 1)

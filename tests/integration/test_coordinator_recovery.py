@@ -17,7 +17,7 @@ import coordinator.term.elector
 from coordinator.rebalance.handlers import Handlers
 from coordinator.rebalance.rebalancer import Rebalancer
 from coordinator.term.elector import Elector
-from coordinator.term.operator_requests import Asked
+from coordinator.term.operator_requests import OperatorRequests
 from coordinator.term.request_queue import GroupTurn
 from coordinator.term.term import Term
 from coordinator.zk.errors import Refused, UsageError, ZooKeeperUnreachable
@@ -328,20 +328,20 @@ def test_removed_group_leaves_nothing_after_any_last_turn(
 ) -> None:
     group, hand, over = "gone", stage.hand(), list[str]()
     term = with_config(with_store(hand.term, DeafStore(hand.store)), group_initial_rebalance_delay_ms=500)
-    handlers = Handlers(term, directory_of(term, stage.topics), RANGE, Asked(term), over.append)
+    handlers = Handlers(term, directory_of(term, stage.topics), RANGE, OperatorRequests(term), over.append)
     stage.puppet(group, "c1", {"t": 1})
     bad = GroupPaths(group).channel("bad")
     world.put(bad, b"{")
     tasks = handlers.start()
     try:
-        handlers.ask(GroupTurn(group), "joined c1")
+        handlers.request_turn(GroupTurn(group), "joined c1")
         eventually(lambda: bad in hand.problems.current(), 5, "it is reported")
         world.remove(GroupPaths(group).root)
 
         handlers.forget(group)
         eventually(lambda: bad not in hand.problems.current(), 2, "nothing is reported of what is gone")
         turns = handlers.turns
-        handlers.ask(GroupTurn(group), "a member is late")
+        handlers.request_turn(GroupTurn(group), "a member is late")
         eventually(lambda: handlers.turns > turns, 5, "one more turn")
 
         eventually(lambda: rebalancers(group) == 0, 2, "nothing is kept", pause_s=0.5)

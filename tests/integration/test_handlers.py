@@ -20,7 +20,7 @@ from coordinator.listeners.members import REGISTRATIONS_AT_ONCE
 from coordinator.rebalance.group_reader import GroupReader
 from coordinator.rebalance.handlers import Handlers
 from coordinator.term.directory import Directory
-from coordinator.term.operator_requests import Asked
+from coordinator.term.operator_requests import OperatorRequests
 from coordinator.term.request_queue import GroupTurn
 from coordinator.zk.errors import ConnectionLost, EpochOver, StoreError
 from coordinator.zk.runtime import ThreadRuntime
@@ -46,7 +46,9 @@ PATHS = GroupPaths("g")
 
 
 @contextmanager
-def handlers_of(hand: Hand, stage: ManualStage, store: Store, asked: Asked, late_ms: int = 100) -> Iterator[Handlers]:
+def handlers_of(
+    hand: Hand, stage: ManualStage, store: Store, asked: OperatorRequests, late_ms: int = 100
+) -> Iterator[Handlers]:
     """One handler without listeners: a test requests every turn."""
     over: list[str] = []
     options = {"group_initial_rebalance_delay_ms": 500, "rebalance_handlers": 1, "rebalance_debounce_ms": late_ms}
@@ -65,11 +67,11 @@ def handlers_of(hand: Hand, stage: ManualStage, store: Store, asked: Asked, late
 def test_changes_while_a_generation_begins_share_a_turn_with_those_soon_after(world: World, stage: ManualStage) -> None:
     hand = stage.hand()
     stage.topic("t", 4)
-    asked = Asked(hand.term)
+    asked = OperatorRequests(hand.term)
 
     def joins(name: str) -> None:
         stage.puppet("g", name, {"t": 1})
-        handlers.ask(GroupTurn("g"), f"joined {name}")
+        handlers.request_turn(GroupTurn("g"), f"joined {name}")
 
     store = Hooked(hand.store)
     store.before(lambda commit: any(isinstance(each, SetData) for each in commit), lambda: joins("c2"))
@@ -88,7 +90,7 @@ def test_a_request_that_cannot_be_answered_does_not_end_the_handler(world: World
     stage.puppet("g", "c1", {"t": 1})
     world.put(PATHS.request, TurnRequest("somebody", 1).to_bytes())
     reads = Reads(hand.store)
-    asked = Asked(with_store(hand.term, reads))
+    asked = OperatorRequests(with_store(hand.term, reads))
     asked.read_requests(["g"], lambda path: None)
 
     def refused() -> None:
@@ -98,9 +100,9 @@ def test_a_request_that_cannot_be_answered_does_not_end_the_handler(world: World
     reads.after(PATHS.request, refused)
 
     with handlers_of(hand, stage, hand.store, asked) as handlers:
-        handlers.ask(GroupTurn("g"), "requested")
+        handlers.request_turn(GroupTurn("g"), "requested")
         eventually(lambda: handlers.turns == 1, 5, "a turn")
-        handlers.ask(GroupTurn("g"), "again")
+        handlers.request_turn(GroupTurn("g"), "again")
         eventually(lambda: handlers.turns > 1, 5, "the handler lives on")
         assert reads.paths.count(PATHS.request) > 1, "it was refused"
 
@@ -136,12 +138,12 @@ def test_command_in_an_unwatched_channel_is_followed_up(world: World, stage: Man
     stage.topic("t", 4)
     puppet = stage.puppet("g", "c1", {"t": 1})
     store = Deaf(hand.store, puppet.obey if is_fast else lambda: None)
-    asked = Asked(hand.term)
+    asked = OperatorRequests(hand.term)
     world.put(PATHS.request, TurnRequest("somebody", 1).to_bytes())
     asked.read_requests(["g"], lambda path: None)
 
     with handlers_of(hand, stage, store, asked) as handlers:
-        handlers.ask(GroupTurn("g"), "joined c1")
+        handlers.request_turn(GroupTurn("g"), "joined c1")
         eventually(lambda: store.has_lost, 5, "the connection was lost")
         if not is_fast:
             eventually(lambda: handlers.turns == 2, 5, "the turn is taken again, and one behind the request")
@@ -232,7 +234,7 @@ def test_a_deposed_coordinator_answers_no_request(world: World, stage: ManualSta
     stage.hand()
     stage.puppet("g", "c1", {"t": 1})
     world.put(PATHS.request, TurnRequest("somebody", 1).to_bytes())
-    zombie = Asked(with_store(deposed.term, world.store))
+    zombie = OperatorRequests(with_store(deposed.term, world.store))
     request = zombie.read_requests(["g"], lambda path: None)["g"]
 
     with pytest.raises(EpochOver):
@@ -245,7 +247,7 @@ def test_request_that_was_replaced_is_not_answered_by_the_turn_before(world: Wor
     hand = stage.hand()
     stage.puppet("g", "c1", {"t": 1})
     world.put(PATHS.request, TurnRequest("first", 1).to_bytes())
-    asked = Asked(with_store(hand.term, world.store))
+    asked = OperatorRequests(with_store(hand.term, world.store))
     request = asked.read_requests(["g"], lambda path: None)["g"]
     world.remove(PATHS.request)
     world.put(PATHS.request, TurnRequest("second", 2).to_bytes())

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from coordinator.listeners.listeners import Listeners
-from coordinator.listeners.topics import AskForTurn
+from coordinator.listeners.topics import RequestTurn
 from coordinator.regions.turns import Regions
 from coordinator.term.directory import Directory
-from coordinator.term.operator_requests import Asked
+from coordinator.term.operator_requests import OperatorRequests
 from coordinator.term.request_queue import RequestQueue, TurnKey
 from coordinator.term.term import Term
 from coordinator.zk.runtime import Task, ThreadRuntime
@@ -19,10 +19,12 @@ from tests.support.terms import a_term
 from tests.support.wait import eventually
 
 
-def listeners_of(term: Term, directory: Directory, ask: AskForTurn, asked: Asked | None = None) -> Listeners:
+def listeners_of(
+    term: Term, directory: Directory, ask: RequestTurn, asked: OperatorRequests | None = None
+) -> Listeners:
     """Listeners without handlers: `ask` gets the turns that they request."""
     regions = Regions(term, RequestQueue(term.runtime), lambda group: False)
-    return Listeners(term, directory, ask, asked or Asked(term), lambda group: None, regions)
+    return Listeners(term, directory, ask, asked or OperatorRequests(term), lambda group: None, regions)
 
 
 class Listening:
@@ -36,7 +38,7 @@ class Listening:
         term = a_term(store, runtime)
         self.problems = term.problems
         self.directory = Directory(runtime)
-        self.by_operators = Asked(term)
+        self.by_operators = OperatorRequests(term)
         self.listeners = listeners_of(term, self.directory, self._note, self.by_operators)
         self._runtime = runtime
         self._thread: Task | None = None

@@ -18,7 +18,7 @@ from coordinator.assignors.sticky import StickyAssignor
 from coordinator.rebalance.handlers import HandledGroup, Handlers, RecordingAssignor
 from coordinator.rebalance.pacing import TurnPaces
 from coordinator.rebalance.rebalancer import Turn
-from coordinator.term.operator_requests import Asked, Requested
+from coordinator.term.operator_requests import OperatorRequests, Requested
 from coordinator.term.request_queue import GroupTurn, Request, Trigger
 from coordinator.term.term import LeaseLapsed
 from coordinator.zk.errors import ConnectionLost, EpochOver, RebalanceFailed
@@ -116,7 +116,7 @@ class Node:
             self.tree.open(), self.runtime, 1, node.stat.version, metrics=self.metrics, max_rebalance_retries=RETRIES
         )
         directory = directory_of(term, {"t": Topic("t", "t-1", (0, 1))})
-        self.handlers = Handlers(term, directory, only(assignor), Asked(term), self.over.append)
+        self.handlers = Handlers(term, directory, only(assignor), OperatorRequests(term), self.over.append)
         self.handlers.start()
 
     def turn(self, group: str) -> GroupState:
@@ -207,7 +207,9 @@ class Group:
     :ivar taken: how often it was asked to.
     """
 
-    def __init__(self, turn: Turn | None = None, asked: type[Asked] = Asked, not_before_s: float = 0.0) -> None:
+    def __init__(
+        self, turn: Turn | None = None, asked: type[OperatorRequests] = OperatorRequests, not_before_s: float = 0.0
+    ) -> None:
         self.runtime = ManualRuntime()
         term = a_term(ELSEWHERE, self.runtime)
         self.handlers = Handlers(term, directory_of(term, {}), RANGE, asked(term), print)
@@ -299,14 +301,14 @@ def test_a_turn_after_an_unanswered_one_counts_from_the_change_that_began_both()
 
     group = Late()
     for _ in range(2):
-        group.handlers.ask(KEY, "c1 is gone")
+        group.handlers.request_turn(KEY, "c1 is gone")
         group.runtime.now += 15
         group.handle()
 
     assert changed == [15, 30]
 
 
-class AskedAgain(Asked):
+class AskedAgain(OperatorRequests):
     """An operator repeats its request as soon as it is answered."""
 
     def requested(self, group: str) -> Requested | None:
@@ -351,7 +353,7 @@ def test_log_record_of_a_failed_turn_holds_no_object(error: type[Exception], cap
     group, rebalancer = Group(), FailingRebalancer(error("turn failed"))
     kept = weakref.ref(rebalancer)
     group.handlers._groups[KEY] = HandledGroup(rebalancer)  # type: ignore[arg-type]
-    group.handlers.ask(KEY, "joined c1")
+    group.handlers.request_turn(KEY, "joined c1")
 
     with caplog.at_level(logging.DEBUG):
         group.handle()
