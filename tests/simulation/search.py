@@ -99,7 +99,7 @@ def search(mutations: Mapping[str, Mutation], jobs: int) -> Iterator[Finding]:
 
 
 def _prepare() -> None:
-    logging.disable(logging.CRITICAL)
+    logging.disable(logging.WARNING)  # errors are seen by the run itself
     without_garbage_collection()
 
 
