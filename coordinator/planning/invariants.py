@@ -7,7 +7,7 @@ that it stops (`tests/unit/test_turns.py`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from ..zk.znodes.group_state import CONSUMER, STABLE, GroupState, Mark
 from ..zk.znodes.partitions import NONE, PartitionSet, TopicPartition, united
@@ -19,7 +19,7 @@ from .snapshot import Snapshot
 
 def broken_invariants(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
     """A sentence for each invariant that a plan breaks."""
-    for check in (_generation, _target, _commands, _one_command, _free, _holds, _seats, _stable, _barrier, _reset):
+    for check in (_generation, _target, _commands, _one_command, _free, _holds, _stable, _barrier, _reset):
         yield from check(snapshot, plan)
 
 
@@ -28,19 +28,21 @@ def _generation(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
     before, after = snapshot.state, plan.state
     if after.generation != before.generation + plan.is_new_generation or after.epoch != snapshot.coordinator.epoch:
         yield f"generation {before.generation} is followed by {after.epoch}/{after.generation}"
-    is_other = before.topics != after.topics or before.strategy not in ("", after.strategy)
-    is_same = _shares(snapshot, before) == _shares(snapshot, after) and not (after.target and is_other)
-    is_restored = not before.target and after.client is not None
-    if not is_same and not plan.is_new_generation and not is_restored:
+    is_other = after.target and (before.topics != after.topics or before.strategy not in ("", after.strategy))
+    static = {name for name, each in _registrations(snapshot) if each.instance_id}
+    maybe = static | snapshot.members.seats.keys()  # a seat may be left of an earlier member of the name
+    is_kept = not plan.is_new_generation and (before.target or after.client is None)
+    if is_kept and (_shares(before, maybe) != _shares(after, maybe) or (is_other and after.client is None)):
         yield f"generation {after.generation} has another target than before"
+    static |= snapshot.members.seats.keys() - {name for name, _ in _registrations(snapshot)}
     is_adopted = after.client is not None and (before.client is None or after.client.ask != before.client.ask)
-    if is_same and plan.is_new_generation and not is_adopted and not any(_lost_owners(snapshot)):
+    is_due = is_other or is_adopted or any(_lost_owners(snapshot))
+    if plan.is_new_generation and not is_due and _shares(before, static) == _shares(after, static):
         yield f"generation {after.generation} has the target of the one before"
 
 
-def _shares(snapshot: Snapshot, state: GroupState) -> dict[str, object]:
+def _shares(state: GroupState, static: Set[str]) -> dict[str, object]:
     """A target's members, static ones in any incarnation, with their threads."""
-    static = {name for name, each in _registrations(snapshot) if each.instance_id} | snapshot.members.seats.keys()
     return {name: (one.threads, "" if name in static else one.incarnation) for name, one in state.target.items()}
 
 
@@ -140,16 +142,6 @@ def _lives(snapshot: Snapshot, mark: Mark) -> bool:
     registration = member.registration if member is not None else None
     lives = {each.incarnation for each in (registration, channel) if each is not None}
     return registration is not None and lives == {mark.incarnation} and channel is not None and channel.is_live
-
-
-def _seats(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
-    """The seat of a member of the target that has left by itself is kept for its session timeout."""
-    for view in plan.given_up:
-        is_gone = view.instance not in snapshot.members.registered and view.instance not in plan.state.left_out
-        is_kept = is_gone and view.seat is not None and view.seat.removed is None
-        if is_kept and view.seat is not None and view.instance in snapshot.state.target:
-            if view.away_s < view.seat.session_timeout_ms / 1000:
-                yield f"the seat of {view.instance} is given up before its session timeout"
 
 
 def _stable(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
