@@ -7,7 +7,7 @@ that violates it (`tests/unit/test_turns.py`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from ..zk.znodes.group_state import CONSUMER, STABLE, GroupState, Mark
 from ..zk.znodes.partitions import NONE, PartitionSet, TopicPartition, united
@@ -19,7 +19,7 @@ from .snapshot import Snapshot
 
 def broken_invariants(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
     """A sentence for each violated invariant."""
-    for check in (_generation, _target, _commands, _one_command, _free, _holds, _seats, _stable, _barrier, _reset):
+    for check in (_generation, _target, _commands, _one_command, _free, _holds, _stable, _barrier, _reset):
         yield from check(snapshot, plan)
 
 
@@ -28,19 +28,21 @@ def _generation(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
     before, after = snapshot.state, plan.state
     if after.generation != before.generation + plan.is_new_generation or after.epoch != snapshot.coordinator.epoch:
         yield f"generation {before.generation} is followed by {after.epoch}/{after.generation}"
-    is_other = before.topics != after.topics or before.strategy not in ("", after.strategy)
-    is_same = _shares(snapshot, before) == _shares(snapshot, after) and not (after.target and is_other)
-    is_restored = not before.target and after.client is not None
-    if not is_same and not plan.is_new_generation and not is_restored:
+    is_other = after.target and (before.topics != after.topics or before.strategy not in ("", after.strategy))
+    static = {name for name, each in _registrations(snapshot) if each.instance_id}
+    maybe = static | snapshot.members.seats.keys()  # a seat may be left of an earlier member of the name
+    is_kept = not plan.is_new_generation and (before.target or after.client is None)
+    if is_kept and (_shares(before, maybe) != _shares(after, maybe) or (is_other and after.client is None)):
         yield f"generation {after.generation} has another target than before"
+    static |= snapshot.members.seats.keys() - {name for name, _ in _registrations(snapshot)}
     is_adopted = after.client is not None and (before.client is None or after.client.ask != before.client.ask)
-    if is_same and plan.is_new_generation and not is_adopted and not any(_lost_owners(snapshot)):
+    is_due = is_other or is_adopted or any(_lost_owners(snapshot))
+    if plan.is_new_generation and not is_due and _shares(before, static) == _shares(after, static):
         yield f"generation {after.generation} has the target of the one before"
 
 
-def _shares(snapshot: Snapshot, state: GroupState) -> dict[str, object]:
+def _shares(state: GroupState, static: Set[str]) -> dict[str, object]:
     """A target's members, static ones in any incarnation, with their threads."""
-    static = {name for name, each in _registrations(snapshot) if each.instance_id} | snapshot.members.seats.keys()
     return {name: (one.threads, "" if name in static else one.incarnation) for name, one in state.target.items()}
 
 
@@ -59,8 +61,10 @@ def _registrations(snapshot: Snapshot) -> Iterator[tuple[str, Registration]]:
 
 
 def _target(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
-    """Each partition has one thread of one member."""
+    """Each partition has one thread of one member, in a target that the plan has changed."""
     given: dict[TopicPartition, str] = {}
+    if plan.state.target == snapshot.state.target:
+        return
     for target in plan.state.target.values():
         for thread, partitions in target.threads.items():
             if twice := partitions & given.keys():
@@ -80,7 +84,11 @@ def _commands(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
         target, running = plan.state.target.get(name), frozenset(channel.running)
         if (command.epoch, command.generation) != order or target is None or target.incarnation != command.incarnation:
             yield f"{command.option} of {name} is of {command.epoch}/{command.generation}, not of its target"
-        elif command.option == START_FETCHER and not running <= command.started <= target.partitions:
+        elif (
+            _is_of_partitions(plan)
+            and command.option == START_FETCHER
+            and not (running <= command.started <= target.partitions)
+        ):
             yield f"start-fetcher of {name} is not between what it runs and its target"
         elif command.option == STOP_FETCHER and not command.partitions <= running:
             yield f"stop-fetcher of {name} names partitions that it does not run"
@@ -142,33 +150,32 @@ def _lives(snapshot: Snapshot, hold: Mark) -> bool:
     return registration is not None and lives == {hold.incarnation} and channel is not None and channel.is_live
 
 
-def _seats(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
-    """The seat of a member of the target that has left by itself is kept for its session timeout."""
-    for view in plan.given_up:
-        is_gone = view.instance not in snapshot.members.registered and view.instance not in plan.state.left_out
-        is_kept = is_gone and view.seat is not None and view.seat.removed is None
-        is_kept = is_kept and view.instance in snapshot.state.target
-        if is_kept and view.seat is not None and view.away_s < view.seat.session_timeout_ms / 1000:
-            yield f"the seat of {view.instance} is given up before its session timeout"
+def _is_of_partitions(plan: Plan) -> bool:
+    """Whether a channel's `running` says what its member runs: not in a group of another protocol type."""
+    return plan.state.client is None or plan.state.client.protocol_type == CONSUMER
 
 
 def _stable(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
-    """A Stable group runs its target."""
+    """A Stable group runs its target; a static member whose registration cannot be read keeps its part."""
     if plan.state.state != STABLE or (plan.region is not None and plan.region.after.state == FAILED):
         return
     if plan.stops or plan.starts:
         yield "the group is Stable, and a member gets a command"
-    for name, target in plan.state.target.items():
-        channel = snapshot.members.channel_of(name)
+    lives = {name: each.incarnation for name, each in _registrations(snapshot)}
+    for name, target in plan.state.target.items() if _is_of_partitions(plan) else ():
+        channel = snapshot.members.channel_of(name) if lives.get(name) == target.incarnation else None
         is_its = channel is not None and channel.is_live and channel.incarnation == target.incarnation
         if channel is not None and is_its and frozenset(channel.running) != target.partitions:
             yield f"the group is Stable, and {name} does not run its target"
 
 
 def _barrier(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
-    """Without owner znodes, no member starts while another may run an earlier assignment."""
+    """Without owner znodes, no member starts while another may run an earlier assignment.
+
+    A start at a region's cut is of partitions, which have owner znodes.
+    """
     client, ended = plan.state.client, {end.view.consumer for end in plan.terminations}
-    if client is None or client.protocol_type == CONSUMER or not plan.starts:
+    if client is None or _is_of_partitions(plan) or all(command.region for _, command in plan.starts):
         return
     channels = snapshot.members.channels.items()
     earlier = [

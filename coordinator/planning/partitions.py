@@ -31,7 +31,9 @@ class PartitionProtocol(MemberProtocol):
             return now.stop(name, revoked)
         view, target = now.members.channels[name], now.assignment.target[name].partitions
         has_heard = has_settled(view, target, now.generation, self.is_eager) and not _has_unheard_state(now, view)
-        return None if has_heard and not target - view.running else _start(now, name, target)
+        # The ids of its topics are added when it is due: a target edited by hand may lack some.
+        start = now.command(name, START_FETCHER, threads=now.assignment.target[name].threads)
+        return None if has_heard and not target - view.running else start
 
     def accepts(self, now: Round, view: ChannelView, sent: SentCommand, desired: Command | None) -> bool:
         """A start of more partitions than are running may stand."""

@@ -136,7 +136,6 @@ class Rebalancer:
                     draining=decided.draining,
                     is_idle=True,
                 )
-            self._check(snapshot, decided)
             if decided.region is not None and decided.region.before is None:
                 ensure(self._store, RegionPaths(decided.region.name).skeleton)
             if self._forgets_initial(snapshot):
@@ -144,6 +143,7 @@ class Rebalancer:
             # Concurrent changes between the reads may make the snapshot inconsistent.
             if self._lost_a_session(snapshot, decided) or self._missed_a_return(snapshot):
                 continue
+            self._check(snapshot, decided)
             decided = self._reader.with_own(snapshot, decided)
             znodes, decided = self._reader.with_aborted(znodes, decided, snapshot.coordinator.now_ms)
             self._memory = writing(self._memory, decided)

@@ -181,12 +181,14 @@ class Living(Rules):
     The reasons are an eviction, a refusal, and a removal by an operator. An eviction comes `max_poll_interval_ms` after
     the election of its coordinator, and after the registration and the last applied command, or after a command that is
     not applied. It never writes another incarnation's data into a live channel. No seat is removed while its member
-    lives. Manually edited channels and registrations are not judged.
+    lives, nor within its `session_timeout_ms` after a member in the target has left by itself. Manually edited channels
+    and registrations are not judged.
     """
 
     def __init__(self, invariant: Invariant) -> None:
         super().__init__(invariant)
         self._signs: dict[tuple[str, str], tuple[str, Event]] = {}
+        self._departures: dict[tuple[str, str], Event] = {}
 
     def on_commit(self, commit: Commit) -> None:
         """A life began or ended, a command was applied, or a seat was removed."""
@@ -208,12 +210,28 @@ class Living(Rules):
         if is_its_own and group.live(name) and member is not None and not member.by_hand:
             why = f"the seat of {name} in {group} was removed at {commit.moment}: its member lives"
             self.broken_by(commit, why, member.written)
+        self._judge_kept(view, commit)
+
+    def _judge_kept(self, view: ChannelView, commit: Commit) -> None:
+        """A seat was removed: its member has been away for long enough, if it was in the target and left by itself."""
+        group, name = view.group, view.consumer
+        before = next((was for of, was, _ in commit.states if of is group), group.state)
+        is_expected = before is not None and before.data is not None and name in before.data.target
+        left, seat = self._departures.get((group.name, name)), group.seat_data.get(name)
+        if left is None or left is not view.since or not is_expected or seat is None or seat.removed is not None:
+            return
+        kept_s = seat.session_timeout_ms / 1000
+        if commit.at < left["at"] + measured(kept_s):
+            why = f"the seat of {name} in {group} was removed at {commit.moment}, and is kept for {kept_s:g} s from"
+            self.broken_by(commit, f"{why} {moment(left['at'])}, when its member left", left)
 
     def _note(self, change: ChannelChange, commit: Commit) -> None:
         """A leader's proposal is no activity: only an applied stop or start stops its clock."""
         before, after, key = change.same, change.after, (change.view.group.name, change.view.consumer)
         if after is None:
             return
+        if before is not None and before.is_live and not after.is_live and commit.who == change.view.owner:
+            self._departures[key] = commit.event
         applied = commit.removed_command(change.view, after.command)
         is_move = applied is None or applied.data is None or applied.is_start or applied.is_stop
         if before is None or (before.command != after.command and is_move):

@@ -16,6 +16,7 @@ from coordinator.zk.znodes.records import (
     OwnerRecord,
     PausedRecord,
     Registration,
+    Seat,
     Topic,
     parsed_channel,
 )
@@ -46,7 +47,7 @@ def _reader(parse: Callable[[str, bytes], T]) -> Callable[[str], T | None]:
 
 
 read_channel, read_command, read_state = _reader(parsed_channel), _reader(Command.parse), _reader(GroupState.parse)
-read_registration, read_owner = _reader(Registration.parse), _reader(OwnerRecord.parse)
+read_registration, read_seat, read_owner = _reader(Registration.parse), _reader(Seat.parse), _reader(OwnerRecord.parse)
 read_offset, read_begun = _reader(OffsetRecord.parse), _reader(BegunRecord.parse)
 read_segment, read_query = _reader(Segment.parse), _reader(Query.parse)
 read_epoch, read_paused = _reader(EpochRecord.parse), _reader(PausedRecord.parse)

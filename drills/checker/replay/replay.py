@@ -409,6 +409,7 @@ class Replay:
         group = route.group
         if verb != DELETE:
             group.seats.setdefault(route.name, commit.zxid)
+            group.seat_data[route.name] = reading.read_seat(op.get("data") or "")
             return
         if group.seats.pop(route.name, None) is not None:
             commit.mask |= Changed.SEAT

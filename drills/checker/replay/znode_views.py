@@ -19,6 +19,7 @@ from coordinator.zk.znodes.records import (
     OwnerRecord,
     Registration,
     Running,
+    Seat,
     Topic,
 )
 from coordinator.zk.znodes.regions import COMPLETED, INITIAL, Checkpoint, Contribution, Region
@@ -210,6 +211,7 @@ class GroupView:
     :ivar sealed: every segment ever, in the order of their czxid; `segments` the existing ones.
     :ivar begun: topic -> the topic as of the group's begin; None when that cannot be read.
     :ivar seats: static members with a seat, each with its czxid; while one is away, it keeps its part.
+    :ivar seat_data: what was last written into a seat, whether or not it exists; None when it cannot be read.
     :ivar asks: the existing ones.  :ivar newest_ask: the last one created, existing or not.
     :ivar requested: the commit of the leader's request for another ask, None without one.
     :ivar changed_at: the last join, leave or change of a member.
@@ -226,6 +228,7 @@ class GroupView:
     channels: dict[str, ChannelView] = field(default_factory=dict)
     members: dict[str, MemberView] = field(default_factory=dict)
     seats: dict[str, int] = field(default_factory=dict)
+    seat_data: dict[str, Seat | None] = field(default_factory=dict)
     asks: dict[str, AskView] = field(default_factory=dict)
     newest_ask: AskView | None = None
     requested: Event | None = None
