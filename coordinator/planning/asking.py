@@ -43,7 +43,8 @@ class Asking:
     :ivar assignment: the current target: the adopted answer's, or the group's previous one.
     :ivar client: the next `client` of `state`.
     :ivar is_adopted: whether an answer becomes the target in this turn.
-    :ivar made: name and content of a request to create.  :ivar assign: the command for its leader, or the one that is sent again.
+    :ivar made: name and content of a request to create.
+    :ivar assign: the command for its leader, or the one that is sent again.
     :ivar notices: `assignment-failed` commands, each with its member.
     :ivar obsolete: requests to remove.  :ivar superseded: those to remove once every member has a later one's command.
     :ivar answered: the `sync_request` that the new request answers.
