@@ -35,7 +35,7 @@ from coordinator.rebalance.observation import (
     PAUSE_S,
     Memory,
     ReadTimes,
-    is_carried_out,
+    has_complied,
     observe,
     written,
 )
@@ -137,10 +137,10 @@ class Seen:
         self.sends("START")
 
     def shows(self, name: str, runs: str, *ownerless: str, **channel: str) -> None:
-        assert is_carried_out(command(name), view(runs, **channel), has_owners=not ownerless)
+        assert has_complied(command(name), view(runs, **channel), has_owners=not ownerless)
 
     def hides(self, name: str, runs: str, *ownerless: str, **channel: str) -> None:
-        assert not is_carried_out(command(name), view(runs, **channel), has_owners=not ownerless)
+        assert not has_complied(command(name), view(runs, **channel), has_owners=not ownerless)
 
 
 @pytest.fixture
