@@ -306,8 +306,8 @@ def _notices(group: Group, ask: Ask, name: str, reason: str) -> tuple[tuple[str,
         group.snapshot.members.channels,
     )
     return tuple(
-        (consumer, Command(ASSIGNMENT_FAILED, epoch, generation, one.incarnation, ask=name, reason=reason))
-        for consumer, one in sorted(group.membership.live.items())
+        (consumer, Command(ASSIGNMENT_FAILED, epoch, generation, registration.incarnation, ask=name, reason=reason))
+        for consumer, registration in sorted(group.membership.live.items())
         if consumer in ask.members
         and ask.members[consumer].identity == group.members[consumer].identity
         and sum(sent.option == ASSIGNMENT_FAILED for sent in channels[consumer].commands) < MOST_NOTICES
@@ -458,17 +458,17 @@ def unchanged(group: Group, client: ClientSide, commands: Set[tuple[str, str]] =
     return Asking(assignment, client, state.strategy)
 
 
-def _for_incarnation(group: Group, name: str, one: Target) -> Target:
+def _for_incarnation(group: Group, name: str, target: Target) -> Target:
     """A member's target, for its current incarnation where it has come back to its seat."""
     registration = group.membership.everybody.get(name)
     if (
         registration is None
         or registration.instance_id != name
         or name not in group.snapshot.members.seats
-        or registration.incarnation == one.incarnation
+        or registration.incarnation == target.incarnation
     ):
-        return one
-    return replace(one, incarnation=registration.incarnation, is_sent=False)
+        return target
+    return replace(target, incarnation=registration.incarnation, is_sent=False)
 
 
 def unreadable(state: GroupState, facts: MemberFacts, membership: Membership) -> dict[str, Target]:
@@ -479,14 +479,14 @@ def unreadable(state: GroupState, facts: MemberFacts, membership: Membership) ->
     client = state.client
     if client is None or client.protocol_type == CONSUMER:
         return {}
-    found = {}
-    for name, one in state.target.items():
+    targets = {}
+    for name, target in state.target.items():
         channel = facts.channel_of(name)
         is_unread = name in facts.registered and name not in membership.everybody
-        is_its_life = channel is not None and channel.is_live and channel.incarnation == one.incarnation
-        if one.is_sent and is_unread and is_its_life:
-            found[name] = one
-    return found
+        is_its_life = channel is not None and channel.is_live and channel.incarnation == target.incarnation
+        if target.is_sent and is_unread and is_its_life:
+            targets[name] = target
+    return targets
 
 
 def sent_starts(group: Group) -> dict[str, Target]:

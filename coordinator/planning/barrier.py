@@ -62,11 +62,11 @@ def _with_sent(now: Round, starts: Commands) -> Mapping[str, Target]:
     """The target with the members that are sent a start in this turn; ended and replaced members lose theirs."""
     sent = {name for name, _ in starts}
     return {
-        name: replace(one, is_sent=name in sent or (one.is_sent and not _is_over(now, name, one)))
-        for name, one in now.assignment.target.items()
+        name: replace(target, is_sent=name in sent or (target.is_sent and not _is_over(now, name, target)))
+        for name, target in now.assignment.target.items()
     }
 
 
-def _is_over(now: Round, name: str, one: Target) -> bool:
+def _is_over(now: Round, name: str, target: Target) -> bool:
     channel = now.members.channel_of(name)
-    return channel is None or channel.ended is not None or channel.incarnation != one.incarnation
+    return channel is None or channel.ended is not None or channel.incarnation != target.incarnation

@@ -83,8 +83,7 @@ class Reconciliation:
     """The steps of a group's members from their current assignment to the target.
 
     :ivar steps: consumer -> its step, for the addressed members.
-    :ivar withdrawn: commands to withdraw.
-    :ivar blocked_by: why no member may start; empty without a reason.
+    :ivar withdrawn: commands to withdraw.  :ivar blocked_by: why no member may start; empty without a reason.
     :ivar timers: seconds until the steps may change.
     :ivar drains: commands to contribute to the open checkpoint; `draining` are the outstanding ones.
     :ivar deferred: members whose next command waits for its pace.
@@ -142,8 +141,7 @@ class Obstacles:
 
     :ivar taken: partitions that are not free.
     :ivar is_patient: whether a start waits until all its partitions are free.
-    :ivar reason: why no member may start; empty without one.
-    :ivar timers: seconds until these may change.
+    :ivar reason: why no member may start; empty without one.  :ivar timers: seconds until these may change.
     """
 
     taken: PartitionSet = NONE

@@ -219,7 +219,7 @@ def _has_bounced(state: GroupState, assignment: TargetAssignment) -> bool:
     """
     before = state.target
     return any(
-        name in before and before[name].incarnation != one.incarnation for name, one in assignment.target.items()
+        name in before and before[name].incarnation != target.incarnation for name, target in assignment.target.items()
     )
 
 
@@ -233,10 +233,10 @@ def _may_wait(snapshot: Snapshot, membership: Membership, region: Region) -> boo
     may_begin = region.state == RUNNING and region.reason is None
     if not state.target:
         return may_begin and any(group != snapshot.group for group in region.groups)
-    lives = {name: one.incarnation for name, one in membership.live.items()}
+    lives = {name: registration.incarnation for name, registration in membership.live.items()}
     absent = membership.away.keys() | {view.instance for view in membership.given_up}
-    present = [(name, one) for name, one in state.target.items() if name not in absent]
-    is_whole = bool(present) and all(lives.get(name) == one.incarnation for name, one in present)
+    present = [(name, target) for name, target in state.target.items() if name not in absent]
+    is_whole = bool(present) and all(lives.get(name) == target.incarnation for name, target in present)
     ready = state.region.ready if state.region is not None else 0
     return is_whole and may_begin and ready == region.reset
 

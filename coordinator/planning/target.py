@@ -179,8 +179,8 @@ class _Demand:
         }
         shares = {name: numbers for name, numbers in shares.items() if numbers}
         subscribers = [
-            replace(one, threads={topic: n for topic, n in one.threads.items() if topic in shares})
-            for one in self.subscribers
+            replace(subscriber, threads={topic: n for topic, n in subscriber.threads.items() if topic in shares})
+            for subscriber in self.subscribers
         ]
         found = self.found(assigned(assignor, subscribers, shares))
         return replace(found, left_out={**found.left_out, **keys_of(beyond, BEYOND)})

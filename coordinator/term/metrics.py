@@ -74,9 +74,9 @@ class CoordinatorMetrics:
         self._downtime_s = histogram(
             "rebalance_standstill_seconds", "Longest time without a fetcher.", REBALANCE_BUCKETS, "trigger"
         )
-        self._assignments = counter("assignments", "Asks to leaders by result.", "group", "result")
+        self._assignments = counter("assignments", "Assignment requests by result.", "group", "result")
         self._assignment_s = histogram(
-            "assignment_duration_seconds", "From an ask to its adoption or failure.", REBALANCE_BUCKETS, "result"
+            "assignment_duration_seconds", "From a request to its adoption or failure.", REBALANCE_BUCKETS, "result"
         )
         self._refused = counter("plans_refused", "Plans that broke an invariant and were not written.", "group")
         self._evictions = counter("evictions", "Consumers that were evicted.", "group")
