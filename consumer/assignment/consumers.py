@@ -75,9 +75,7 @@ class _SubscribedTopics:
     def among(self, names: Iterable[str]) -> list[str]:
         """Those of `names` with a subscriber. Other subscribed topics do not exist."""
         existing = filter(is_name, names)
-        return sorted(
-            name for name in existing if name in self.names or any(each.allows(name) for each in self.filters)
-        )
+        return sorted(name for name in existing if name in self.names or any(one.allows(name) for one in self.filters))
 
 
 @dataclass(slots=True)

@@ -204,9 +204,8 @@ def records_of(fetch: Fetch) -> list[Record]:
     topic, number = repeat(fetch.partition.topic), repeat(fetch.partition.partition)
     records: list[Record] = []
     for batch in fetch.batches:
-        offsets, stamp_types, keys, values = (
-            batch.column(name).to_pylist() for name in ("offset", "timestampType", "key", "value")
-        )
+        names = ("offset", "timestampType", "key", "value")
+        offsets, stamp_types, keys, values = (batch.column(name).to_pylist() for name in names)
         columns = (topic, number, offsets, _stamps(batch), stamp_types, keys, values, _headers(batch))
         records.extend(map(_record, zip(*columns, strict=False)))
     return records

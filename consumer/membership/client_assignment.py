@@ -263,9 +263,7 @@ class ClientAssignment(Role):
         size = 0
         for batch in in_chunks(sorted(ask.members), IDS_AT_ONCE):
             nodes = store.get_many([self._paths.id(name) for name in batch])
-            seats = store.get_many(
-                [self._paths.seat(name) for name, node in zip(batch, nodes, strict=True) if not node]
-            )
+            seats = store.get_many([self._paths.seat(name) for name, one in zip(batch, nodes, strict=True) if not one])
             away = iter(seats)
             for name, node in zip(batch, nodes, strict=True):
                 there = node or next(away)
@@ -310,10 +308,8 @@ class ClientAssignment(Role):
         for batch in early:
             # Set, not checked: a late write must not overwrite the entries of a second try.
             fenced.commit(replace(fenced.channel, touched=fenced.channel.touched + 1), [*still_asked, *batch])
-        answered: list[Operation] = [
-            Create(paths.answer(ask), answer.to_bytes()),
-            Delete(paths.command(self._consumer, name)),
-        ]
+        acknowledged = Delete(paths.command(self._consumer, name))
+        answered: list[Operation] = [Create(paths.answer(ask), answer.to_bytes()), acknowledged]
         fenced.commit(_heard(fenced.channel, name, command), [Check(paths.ask(ask), -1), *last, *answered])
 
 

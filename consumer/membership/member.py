@@ -236,9 +236,8 @@ class ConsumerMember:
         self._keeper = Keeper(context, self._offsets, has_owners=bool(partitions))
         self._registrar = Registrar(context, open_store, self._keeper, consumption, self._roles)
         self._fenced_for_good: FencedInstanceId | None = None
-        context.meter.reads_member(
-            lambda: self.lease_left_s, lambda: context.runtime.monotonic() - self._keeper.last_poll
-        )
+        runtime, keeper = context.runtime, self._keeper
+        context.meter.reads_member(lambda: self.lease_left_s, lambda: runtime.monotonic() - keeper.last_poll)
 
     # ---- queries
 

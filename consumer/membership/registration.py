@@ -137,9 +137,8 @@ class Keeper:
 
     def _leave(self, store: Store, fenced: FencedChannel, reason: str) -> None:
         with fenced.lock:  # an application that resumes just now commits before this, or is refused
-            after, operations = self._offsets.ended(
-                store, self._config.consumer, fenced.channel, reason, UNKNOWN_MEMBER_ID
-            )
+            consumer, channel = self._config.consumer, fenced.channel
+            after, operations = self._offsets.ended(store, consumer, channel, reason, UNKNOWN_MEMBER_ID)
             if not self._has_owners:
                 # No partition was revoked: while the channel has them, the coordinator waits for the lease to expire.
                 after = replace(after, ask=fenced.channel.ask)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from itertools import repeat
-from types import TracebackType
 from typing import Unpack
 
 from coordinator.zk.errors import CoordinatorError, UsageError
@@ -238,9 +237,7 @@ class ConsumerOperator(Callbacks):
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             self.close()
         except Exception as problem:

@@ -154,9 +154,7 @@ def _ranges_problem(segment: Segment, table: pa.Table | None) -> str:
     }
     inside: dict[tuple[str, int], tuple[int, int, int]] = {}
     if table is not None:
-        sums = table.group_by(list(WHERE)).aggregate(
-            [("offset", "min"), ("offset", "max"), ("offset", "count_distinct")]
-        )
+        sums = table.group_by(list(WHERE)).aggregate([("offset", how) for how in ("min", "max", "count_distinct")])
         for row in sums.to_pylist():
             offsets = (row["offset_min"], row["offset_max"], row["offset_count_distinct"])
             inside[row["topic"], row["partition"]] = offsets

@@ -361,9 +361,8 @@ class ChannelWatch:
             ended(name, self._lives[name], self._channel(name, node), at_ms)
             for name, _, node in nodes_at(store, gone, self._paths.channel)
         ]
-        events += [
-            registered(name, *ids[name], at_ms) for name in sorted(ids) if name not in self._lives or name in gone
-        ]
+        new = [name for name in sorted(ids) if name not in self._lives or name in gone]
+        events += [registered(name, *ids[name], at_ms) for name in new]
         self._lives = lives
         return events if self._has_read else []
 

@@ -46,7 +46,7 @@ def pause(store: Store, group: str | None, by: str, since_ms: int, reason: str |
     if group is not None:
         checked_group(store, group)
     checked_reason(reason)
-    return _change_paused(store, lambda before: before.with_pause(group, Pause(by, since_ms, reason)))
+    return _change_paused(store, lambda before: before.with_pause(group, Pause(by, since_ms, reason)), False)
 
 
 def resume(store: Store, group: str | None) -> tuple[PausedRecord, PausedRecord]:
@@ -84,9 +84,7 @@ def _parsed(node: Node | None, is_lenient: bool = False) -> PausedRecord:
     return PausedRecord.parse(PAUSED, node.data) if node is not None else NOTHING_PAUSED
 
 
-def _change_paused(
-    store: Store, change: Callable[[PausedRecord], PausedRecord], is_lenient: bool = False
-) -> PausedRecord:
+def _change_paused(store: Store, change: Callable[[PausedRecord], PausedRecord], is_lenient: bool) -> PausedRecord:
     """The record after `change`; its znode is removed with the last pause."""
     ensure(store, [CONSUMERS])
 

@@ -162,9 +162,7 @@ def _steps(
     """
     paths = standing.paths
     top = {path for path in znodes if path.count("/") == paths.root.count("/") + 1}
-    needed = {
-        path for path in znodes if path.startswith((f"{paths.offsets}/", f"{paths.owners}/", f"{paths.queries}/"))
-    }
+    needed = {one for one in znodes if one.startswith((f"{paths.offsets}/", f"{paths.owners}/", f"{paths.queries}/"))}
     segments = sorted((path for path in znodes if _is_segment(paths, path)), key=lambda path: znodes[path].stat.czxid)
     others = znodes.keys() - {paths.root, *top, *needed, *segments}
     fence = [*standing.state_fence(), *standing.vacancy_fence()]

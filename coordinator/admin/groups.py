@@ -243,17 +243,14 @@ def chosen_groups(reading: Reading, names: Sequence[str], all_groups: bool) -> l
     :raises UsageError: when neither or both of names and all groups were given.
     """
     if bool(names) == all_groups:
-        raise UsageError(
-            "name the groups, or give --all-groups" if not names else "give names or --all-groups, not both"
-        )
+        raise UsageError("give names or --all-groups, not both" if names else "name the groups, or give --all-groups")
     return reading.names(znodes.GROUPS) if all_groups else list(dict.fromkeys(names))
 
 
 def by_holder(group: ShownGroup) -> dict[str | None, list[ShownPartition]]:
     """The partitions of each consumer, the largest share first, and last (None) the unassigned ones."""
-    shares: dict[str | None, list[ShownPartition]] = {
-        member.consumer: [] for member in group.members if member.registration is not None
-    }
+    registered = [member.consumer for member in group.members if member.registration is not None]
+    shares: dict[str | None, list[ShownPartition]] = {consumer: [] for consumer in registered}
     for partition in group.partitions:
         shares.setdefault(partition.consumer or partition.runner, []).append(partition)
     return dict(sorted(shares.items(), key=lambda item: (item[0] is None, -len(item[1]), item[0] or "")))
@@ -337,9 +334,7 @@ def _member(reading: Reading, paths: znodes.GroupPaths, consumer: str) -> ShownM
     return ShownMember(consumer, registration, channel, commands, seat, max(at_ms or 0, since_ms or 0) or None)
 
 
-def _partitions(
-    reading: Reading, paths: znodes.GroupPaths, members: tuple[ShownMember, ...]
-) -> Iterator[ShownPartition]:
+def _partitions(reading: Reading, paths: znodes.GroupPaths, members: Sequence[ShownMember]) -> Iterator[ShownPartition]:
     running = {
         partition: (member.channel.topics.get(partition.topic), offset, member.consumer)
         for member in members

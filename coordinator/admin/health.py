@@ -299,10 +299,8 @@ def _commands(status: Status, group: GroupStatus, clock: _Clock) -> Found:
         if old:
             option = old[0].command.option if old[0].command else "a command that cannot be read"
             more = f" (and {len(old) - 1} more)" if len(old) > 1 else ""
-            yield (
-                "unacknowledged",
-                f"{member.consumer} has not acknowledged {option} {old[0].name} for {clock.age(old[0].sent_ms)}{more}",
-            )
+            what = f"{option} {old[0].name} for {clock.age(old[0].sent_ms)}{more}"
+            yield "unacknowledged", f"{member.consumer} has not acknowledged {what}"
 
 
 def _pauses(status: Status, group: GroupStatus, clock: _Clock) -> Found:
@@ -349,9 +347,8 @@ def _region(status: Status, shown: ShownRegion, clock: _Clock) -> Found:
     newest_ms = max(shown.cut_ms or 0, region.since_ms)
     bound_ms = INTERVALS_LATE * region.interval_ms
     if region.state == RUNNING and bound_ms and clock.now_ms - newest_ms > bound_ms and is_active:
-        what = (
-            f"checkpoint {region.sequence} completed" if (shown.cut_ms or 0) >= region.since_ms else "it began to run"
-        )
+        is_newer = (shown.cut_ms or 0) >= region.since_ms
+        what = f"checkpoint {region.sequence} completed" if is_newer else "it began to run"
         interval = f"checkpoint_interval_ms is {region.interval_ms}"
         yield "checkpoint-late", f"no checkpoint since {what} {clock.age(newest_ms)} ago ({interval})"
     resets = region.reset - shown.cut_reset if shown.cut_reset is not None else 0

@@ -100,10 +100,8 @@ def _checkpoints(reading: Reading, paths: RegionPaths, numbers: Sequence[int]) -
     checkpoints = reading.parsed_many(where, regions.Checkpoint.parse)
     listings = reading.store.children_many(where)
     below = [listing.names if listing is not None else [] for listing in listings]
-    states = [
-        next((each for each in (regions.ABANDONED, regions.ABORTED, regions.COMPLETED) if each in names), OPEN)
-        for names in below
-    ]
+    known = (regions.ABANDONED, regions.ABORTED, regions.COMPLETED)
+    states = [next((each for each in known if each in names), OPEN) for names in below]
     ended = [paths.end(number, how) for number, how in zip(numbers, states, strict=True) if how != OPEN]
     ends = dict(zip(ended, reading.parsed_many(ended, regions.CheckpointEnd.parse), strict=True))
     return [

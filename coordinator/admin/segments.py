@@ -187,9 +187,8 @@ def _unjoined(listed: Sequence[ListedSegment], stands: Mapping[PartitionKey, int
             ends[key], last[key] = max(end, part.next), part.next
     for key, end in sorted(last.items()):
         if stands.get(key, end) > end:
-            problem = (
-                f"the group's offset of {key[0]}-{key[2]} is {stands[key]}, but no segment contains {end} and later"
-            )
+            where = f"{key[0]}-{key[2]}"
+            problem = f"the group's offset of {where} is {stands[key]}, but no segment contains {end} and later"
             yield SegmentFinding(DAMAGED, "gap", "", "", problem)
 
 

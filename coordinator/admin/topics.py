@@ -219,9 +219,7 @@ def sync_topics(
     changes = planned(nodes, {name: topic for name, topic in there.items() if is_name(name)}, cluster, brokers)
     if any(change.what == CREATED for change in changes):
         ensure_parents(store, brokers.topics)
-    done = [
-        _done(store, brokers, change, nodes.get(change.topic), there.get(change.topic), cluster) for change in changes
-    ]
+    done = [_done(store, brokers, each, nodes.get(each.topic), there.get(each.topic), cluster) for each in changes]
     strange = [Change(shown(name), LEFT_ALONE, reason="invalid name") for name in there if not is_name(name)]
     return [*done, *strange, *(Change(name, LEFT_ALONE, reason=why) for name, why in sorted(unreadable.items()))]
 
@@ -248,17 +246,15 @@ def _change(path: str, name: str, node: Node | None, topic: Topic | None, cluste
     return Change(name, GROWN, len(topic.partitions), topic.id) if topic.partitions != before.partitions else None
 
 
-def _done(
-    store: Store, brokers: Brokers, change: Change, node: Node | None, topic: Topic | None, cluster: str
-) -> Change:
+def _done(store: Store, brokers: Brokers, change: Change, node: Node | None, new: Topic | None, cluster: str) -> Change:
     path = brokers.topic(change.topic)
     operation: Operation
     if change.what == REMOVED and node is not None:
         operation = Delete(path, node.stat.version)
-    elif change.what == LEFT_ALONE or topic is None:
+    elif change.what == LEFT_ALONE or new is None:
         return change
     else:
-        data = changed(path, topic.to_bytes(), {CLUSTER: cluster}, most=MAX_TOPIC_BYTES)
+        data = changed(path, new.to_bytes(), {CLUSTER: cluster}, most=MAX_TOPIC_BYTES)
         operation = Create(path, data) if node is None else SetData(path, data, node.stat.version)
     try:
         store.commit([operation])

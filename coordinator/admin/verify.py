@@ -52,9 +52,8 @@ def problems(group: ShownGroup, topics: Mapping[str, Topic]) -> list[Problem]:
             result.append(Problem(member.consumer, group.state.left_out.get(member.consumer, why)))
             continue
         try:
-            live[member.consumer] = _Live(
-                member.channel or NO_CHANNEL, threads_of(member.registration, topics, filters)
-            )
+            threads = threads_of(member.registration, topics, filters)
+            live[member.consumer] = _Live(member.channel or NO_CHANNEL, threads)
         except BadData as error:
             result.append(Problem(member.consumer, str(error)))
     result += _in_topics(group, topics, live)
@@ -75,9 +74,8 @@ def not_live(member: ShownMember) -> str | None:
     if channel is None:
         return "its channel is missing or cannot be read"
     if not channel.incarnation or (registration is not None and not registration.incarnation):
-        return (
-            f"it is registered, but the incarnation in its {'channel' if not channel.incarnation else 'ids'} is empty"
-        )
+        where = "ids" if channel.incarnation else "channel"
+        return f"it is registered, but the incarnation in its {where} is empty"
     if channel.ended is not None:
         return f"it is registered, but its incarnation is over: {channel.ended}"
     if registration is None or channel.incarnation != registration.incarnation:
@@ -133,9 +131,8 @@ def _unowned(
 def _not_in_target(group: ShownGroup, shown: ShownPartition) -> str | None:
     """Why an owner is not that of a Stable group's target, None when it is."""
     state = group.state
-    threads = [
-        thread for one in state.target.values() for thread, parts in one.threads.items() if shown.partition in parts
-    ]
+    targets = state.target.values()
+    threads = [thread for one in targets for thread, parts in one.threads.items() if shown.partition in parts]
     if state.state != STABLE or not state.target or threads == [shown.thread]:
         return None
     where = f"assigns it to {threads[0]}" if threads else "does not assign it"

@@ -183,9 +183,7 @@ def _print(found: Status, rows: list[tuple[object, ...]]) -> None:
     echo_paused(found.paused, "PAUSED       ")
     click.echo()
     print_rows(COLUMNS, rows)
-    left_out = [
-        (each.shown.group, *item) for each in found.groups for item in sorted(each.shown.state.left_out.items())
-    ]
+    left_out = [(one.shown.group, *item) for one in found.groups for item in sorted(one.shown.state.left_out.items())]
     print_below("Left out", ("GROUP", "WHAT", "WHY"), left_out, MOST_LISTED)
     print_below("Consistent regions", REGION_LIST, [region_row(region) for region in found.regions])
     print_below("Cannot be read", ("PATH", "PROBLEM"), sorted(found.problems.items()), MOST_LISTED)

@@ -338,8 +338,7 @@ def _assignment(group: admin.ShownGroup) -> tuple[object, ...]:
     client, pending = group.state.client, group.pending
     side = ("client", client.protocol_type) if client is not None else ("coordinator", CONSUMER)
     asks = [
-        (each.ask.leader if each.ask else None, each.name) if each else (None, None)
-        for each in (group.adopted, pending)
+        (one.ask.leader if one.ask else None, one.name) if one else (None, None) for one in (group.adopted, pending)
     ]
     return (*side, *asks[0], *asks[1], pending.ask.attempt if pending is not None and pending.ask is not None else None)
 

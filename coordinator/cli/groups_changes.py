@@ -177,11 +177,8 @@ def reset_offsets(
         reset = offsets.OffsetReset(store, bounds_of, topics, request, plans, _warn)
         done = {group: new for group in groups if (new := _tried(reset.plan, group)) is not None}
         if request.execute:  # after all plans: a file with an error changes no group
-            done = {
-                group: new
-                for group, new in done.items()
-                if _tried(offsets.write_offsets, store, group, new, topics) is not None
-            }
+            write = partial(offsets.write_offsets, store, topics=topics)
+            done = {group: new for group, new in done.items() if _tried(write, group, new) is not None}
     if not request.dry_run and not request.execute:
         click.echo(NOT_RESET, err=True)
     rows = [(group, each.known.partition, each.offset) for group, new in done.items() for each in new]

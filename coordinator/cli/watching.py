@@ -121,9 +121,7 @@ def printed(
             with cli.opened(zk, make_chroot) as store:
                 return show(lambda: take(Reading(store), **own), output, watch, times)
 
-        return reduce(
-            lambda made, option: option(made), (cli.output_option, *reversed(options), cli.zk_option), command
-        )
+        return reduce(lambda made, add: add(made), (cli.output_option, *reversed(options), cli.zk_option), command)
 
     return framed
 

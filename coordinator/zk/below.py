@@ -319,8 +319,7 @@ def _open(name: str, flags: int, folder: int) -> int:
     try:
         return os.open(name, flags, dir_fd=folder)
     except OSError as error:
-        if error.errno in (errno.ENOTDIR, errno.ELOOP) and stat.S_ISLNK(
-            os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
-        ):
+        is_in_the_way = error.errno in (errno.ENOTDIR, errno.ELOOP)
+        if is_in_the_way and stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             raise OSError(errno.ELOOP, "a link is in the way, and none is followed", name) from error
         raise

@@ -193,9 +193,8 @@ def clear_below(store: Store, root: str, commit: Callable[[Sequence[Operation]],
     parents = [root]
     for _ in range(DEEPEST):
         listings = store.children_many(parents)
-        names = [
-            f"{path}/{name}" for path, listed in zip(parents, listings, strict=True) if listed for name in listed.names
-        ]
+        pairs = zip(parents, listings, strict=True)
+        names = [f"{path}/{name}" for path, listed in pairs if listed for name in listed.names]
         if not names:
             break
         parents = sorted(names)[:most]

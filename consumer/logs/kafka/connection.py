@@ -136,15 +136,13 @@ class Health:
         self.leaders: dict[Place, str] = {}
         self._waiting: dict[Place, float] = {}
 
-    def all_down(self, servers: str, reason: str, now: float) -> None:
+    def all_down(self, servers: str, why: str, now: float) -> None:
         """No broker is up, or none is known."""
         self.restart()
         if self.since is None:
             self.since = now
             self.outages += 1
-            log.warning(
-                "all Kafka brokers down, retrying: servers=%s outages=%d reason=%s", servers, self.outages, reason
-            )
+            log.warning("all Kafka brokers down, retrying: servers=%s outages=%d reason=%s", servers, self.outages, why)
 
     def end_outage(self, servers: str, now: float) -> None:
         """A broker is up."""

@@ -59,10 +59,8 @@ class SlotConfig(MemberConfig):
         require(self.driver_gone_ms >= 1000, "driver_gone_ms must be 1000 or more")
         require(0 < self.slot_cpus <= 1, "slot_cpus must be over 0, and 1 at most")
         require(self.executors_timeout_ms > 0, "executors_timeout_ms must be positive")
-        last_port = self.metrics_port + self.slots - 1
-        require(
-            self.metrics_port == 0 or last_port <= 65_535, "metrics_port must leave a port up to 65535 for each slot"
-        )
+        last = self.metrics_port + self.slots - 1
+        require(self.metrics_port == 0 or last <= 65_535, "metrics_port must leave a port up to 65535 for each slot")
         self.consumer_config(self.slots - 1)
         require(self.seal_interval_ms >= 1, "seal_interval_ms must be 1 or more")
         require(1 <= self.seal_bytes <= 1 << 30, "seal_bytes must be from 1 to 1073741824")

@@ -12,7 +12,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from types import TracebackType
 from typing import Any, Self
 
 from pyspark import InheritableThread
@@ -242,9 +241,7 @@ class FetcherPool:
     def __enter__(self) -> Self:
         return self if self._keeper is not None else self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     # ---- slots
@@ -334,10 +331,8 @@ class FetcherPool:
         """Slots that do not run yet, with what each waits for; logs once when the last of them runs."""
         config, slots = self.config, self._slots
         view = self._read_group()
-        jobs = [
-            slots[number].status if number in slots else SlotStatus(number, config.consumer(number))
-            for number in range(config.slots)
-        ]
+        new = [SlotStatus(number, config.consumer(number)) for number in range(config.slots)]
+        jobs = [slots[one.slot].status if one.slot in slots else one for one in new]
         late = late_slots(view, shown_slots(view, self._subscription, jobs))
         with self._viewing:
             if not late and config is self.config and config is not self._announced:

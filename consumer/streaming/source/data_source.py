@@ -234,9 +234,7 @@ def stands_of(store: Store, paths: GroupPaths) -> dict[TopicIdPartition, int]:
     """
     positions: dict[TopicIdPartition, int] = {}
     topics = names_below(store, paths.offsets)
-    parts = [
-        (topic, int(n)) for topic in topics for n in names_below(store, paths.offsets_of(topic)) if is_partition(n)
-    ]
+    parts = [(name, int(n)) for name in topics for n in names_below(store, paths.offsets_of(name)) if is_partition(n)]
     for (topic, number), node in zip(parts, store.get_many([paths.offset(*part) for part in parts]), strict=True):
         if (record := readable(OffsetRecord.parse, "an offset", node)) is not None:
             positions[TopicIdPartition(topic, record.topic_id, number)] = record.offset

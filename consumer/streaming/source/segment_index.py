@@ -29,11 +29,8 @@ def _read_ends(value: Any) -> Ends:
     """Of an object topic id -> topic -> partition -> offset."""
     if not isinstance(value, dict):
         raise ValueError
-    return {
-        partition: (topic_id, end)
-        for topic_id, topics in value.items()
-        for partition, end in by_partition(topics, _end).items()
-    }
+    found = {topic_id: by_partition(topics, _end) for topic_id, topics in value.items()}
+    return {part: (topic_id, end) for topic_id, ends in found.items() for part, end in ends.items()}
 
 
 _end = only(lambda value: type(value) is int and 0 <= value < 2**63)

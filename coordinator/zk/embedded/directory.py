@@ -370,10 +370,8 @@ class Identities:
         flags: tuple[str, ...] = ()
         if self._auth:
             # In FIPS mode, its default since 3.9, the client has no DIGEST-MD5.
-            flags += (
-                f"-Djava.security.auth.login.config={self._folder / f'{name}.jaas'}",
-                "-Dzookeeper.fips-mode=false",
-            )
+            login = f"-Djava.security.auth.login.config={self._folder / f'{name}.jaas'}"
+            flags += (login, "-Dzookeeper.fips-mode=false")
         if self._tls:
             flags += (
                 "-Dzookeeper.client.secure=true",

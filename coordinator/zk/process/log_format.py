@@ -98,12 +98,8 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         event, fields = _content(record)
-        line: dict[str, object] = {
-            "ts": _time(record),
-            "level": record.levelname,
-            "logger": record.name,
-            "event": redacted(event),
-        }
+        line: dict[str, object] = {"ts": _time(record), "level": record.levelname, "logger": record.name}
+        line["event"] = redacted(event)
         for key, text, value in fields:
             name = key
             while name in line or name in RESERVED:

@@ -409,9 +409,8 @@ class OutageLog:
         if began is None:
             return
         cost = "the session was lost, with its ephemeral znodes" if has_expired else "the session was kept"
-        log.warning(
-            "ZooKeeper available: client=%s after_s=%.1f cost=%s", self._client, self._runtime.monotonic() - began, cost
-        )
+        after_s = self._runtime.monotonic() - began
+        log.warning("ZooKeeper available: client=%s after_s=%.1f cost=%s", self._client, after_s, cost)
 
 
 class QuietLog(logging.LoggerAdapter[logging.Logger]):

@@ -265,9 +265,8 @@ class KazooStore(TreeStore, AclStore):
         return self.children_many([path], watch)[0]
 
     def children_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Listing | None]:
-        answers = pipelined(
-            lambda path: self._client.get_children_async(path, watch=wrapped(watch, path), include_data=True), paths
-        )
+        ask = self._client.get_children_async
+        answers = pipelined(lambda path: ask(path, watch=wrapped(watch, path), include_data=True), paths)
         listings = [self._listing(path, answer) for path, answer in zip(paths, answers, strict=True)]
         for index in self._appeared(paths, listings, watch):
             listings[index] = self.children(paths[index], watch)
@@ -311,9 +310,8 @@ class KazooStore(TreeStore, AclStore):
     def _appeared(self, paths: Sequence[str], found: Sequence[object], watch: Watch | None) -> list[int]:
         """Set exist watches on the paths not `found`; the indexes of those created meanwhile."""
         missing = [index for index, one in enumerate(found) if one is None and watch is not None]
-        answers = pipelined(
-            lambda path: self._client.exists_async(path, watch=wrapped(watch, path)), [paths[i] for i in missing]
-        )
+        ask, where = self._client.exists_async, [paths[index] for index in missing]
+        answers = pipelined(lambda path: ask(path, watch=wrapped(watch, path)), where)
         return [i for i, answer in zip(missing, answers, strict=True) if self._exists(answer)]
 
     def _exists(self, answer: Any) -> bool:

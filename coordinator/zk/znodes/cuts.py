@@ -115,9 +115,7 @@ def read_cut(store: Store, paths: RegionPaths, sequence: int, group: str) -> Gro
     if missing := sorted((participants or {}).keys() - set(contributors)):
         raise BadData(f"{paths.contribution(sequence, group, missing[0])} is missing")
     copied = checkpoint.away.get(group, ())
-    known = [
-        name for name in contributors if participants is None or "~" in name or name in participants or name in copied
-    ]
+    known = [one for one in contributors if participants is None or "~" in one or one in participants or one in copied]
     names = sorted(known, key=lambda name: ("~" not in name, name))
     sources: dict[TopicPartition, str] = {}
     for name, given in contributions(store, paths, sequence, group, names):

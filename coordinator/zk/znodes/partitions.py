@@ -95,9 +95,8 @@ class PartitionRanges(Set[TopicPartition]):
     def __and__(self, other: Set[Any]) -> PartitionSet:
         if not isinstance(other, PartitionRanges):
             return frozenset(partition for partition in other if partition in self)
-        return PartitionRanges(
-            {topic: self.topics[topic] & other.topics[topic] for topic in self.topics.keys() & other.topics.keys()}
-        )
+        both = self.topics.keys() & other.topics.keys()
+        return PartitionRanges({topic: self.topics[topic] & other.topics[topic] for topic in both})
 
     def __or__(self, other: Set[Any]) -> PartitionRanges:
         return union((self, other))
@@ -126,9 +125,8 @@ def union(sets: Iterable[PartitionSet]) -> PartitionRanges:
     for partitions in sets:
         for topic, numbers in PartitionRanges.of(partitions).topics.items():
             topics.setdefault(topic, []).append(numbers)
-    return PartitionRanges(
-        {topic: Ranges(chain.from_iterable(each.pairs for each in several)) for topic, several in topics.items()}
-    )
+    ranges = {topic: Ranges(chain.from_iterable(each.pairs for each in several)) for topic, several in topics.items()}
+    return PartitionRanges(ranges)
 
 
 def united(sets: Iterable[PartitionSet]) -> PartitionSet:

@@ -351,11 +351,8 @@ class Seat:
     @classmethod
     def parse(cls, where: str, data: bytes) -> Seat:
         fields = Fields.parse(where, data, most=256_000)
-        return cls(
-            Registration.parse(where, data),
-            fields.number("session_timeout_ms", most=86_400_000),
-            fields.optional_text("removed"),
-        )
+        registration = Registration.parse(where, data)
+        return cls(registration, fields.number("session_timeout_ms", most=86_400_000), fields.optional_text("removed"))
 
     def to_bytes(self) -> bytes:
         own = {"session_timeout_ms": self.session_timeout_ms, "removed": self.removed}
