@@ -69,12 +69,12 @@ class GroupAccess(ZooKeeperAccess):
 class MemberConfig(GroupAccess):
     """Part of the configurations of consumers and slots, the members of groups.
 
-    :ivar assignment: `coordinator`, or `client`: the group's leader assigns (seed 001); both, the preferred first, for
+    :ivar assignment: `coordinator`, or `client`, the group's leader (sources G8); both, the preferred first, for
         a rolling change from one to the other (`client,coordinator`).
     :ivar protocols: assignment strategies, the preferred first.
     :ivar assignment_delay_ms: the leader's delay after a topic change before it requests a rebalance.
     :ivar client_rack: rack of this consumer, for assignors that prefer replicas in it (KIP-881).
-    :ivar region: the group's consistent region (seed 002); empty for none. In a region offsets are not committed: they
+    :ivar region: the group's region (sources R2); empty for none. In a region offsets are not committed: they
         move with the region's checkpoints.
     :ivar start_position: where the group begins with a partition that has no committed offset: `beginning`, `end`,
         `committed` (uses `auto_offset_reset`), or a time: ISO 8601, in UTC unless it contains a zone, or milliseconds

@@ -1,4 +1,4 @@
-"""The bare group protocol: a group that assigns something other than partitions, such as named jobs (seed 001).
+"""The bare group protocol: a group that assigns something other than partitions, such as named jobs (sources G7).
 
 A member joins with its metadata for each protocol that it supports. One member, the leader, receives all metadata
 and answers with a state for each member; each member receives its own. A new assignment stops every member before it

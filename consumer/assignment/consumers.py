@@ -1,6 +1,6 @@
 """Protocol type `consumer`: a member's subscription is its metadata, and the leader assigns partitions.
 
-Topic metadata is the leader's responsibility (seed 001): it watches the topics of its assignment, and requests another
+Topic metadata is the leader's task (sources G30): it watches the topics of its assignment, and requests another
 ask when they change, at most once in `assignment_delay_ms`.
 """
 

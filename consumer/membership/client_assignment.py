@@ -1,6 +1,6 @@
 """A member's part in client-side assignment: as the leader it answers requests; it reads its own assignment.
 
-Seed 001: the SyncGroup request is a number of multis below the ask, each under the leader's own fence, and each refused
+SyncGroup (sources G3) is a number of multis below the ask, each under the leader's own fence, and each refused
 when the coordinator has withdrawn the command or removed the ask. The last creates `answer` and removes the command, so
 an answer is complete or absent.
 """

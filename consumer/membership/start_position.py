@@ -1,4 +1,4 @@
-"""The start position of partitions that have no offset in the group: seed 002's startPosition.
+"""The start position of partitions that have no offset in the group (sources R4).
 
 `start_position` is `beginning`, `end`, `committed` or a point in time. It applies only to partitions that existed when
 the group began: an offset of the group has precedence, and what is added later (a partition, a created or recreated
@@ -6,7 +6,7 @@ topic) is read from its beginning, so that no record of it is lost. `committed`,
 `auto_offset_reset`, Kafka's.
 
 The first owner of such a partition asks the log, once, and records the answer in `offsets/` before it fetches: every
-later owner starts there too, also when the first one has died before any commit (the control variables of seed 002).
+later owner starts there too, also when the first one has died before any commit (sources R9, R14).
 """
 
 from __future__ import annotations

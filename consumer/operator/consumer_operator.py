@@ -1,6 +1,6 @@
-"""`ConsumerOperator`: the seed's two threads, for an application that only processes records.
+"""`ConsumerOperator`: an event and a process thread, for an application that only processes records.
 
-Seed 002, "Threads and queues". The event thread owns the `Consumer`: it polls, applies commands, takes checkpoints. The
+Sources R6 to R8. The event thread owns the `Consumer`: it polls, applies commands, takes checkpoints. The
 process thread calls the application. So a record may take any time: the membership continues meanwhile.
 """
 
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 POLL_MS = 50
 """Maximum time that an event waits for its turn."""
 POLLS_QUEUED = 100
-"""Capacity of the message queue, in polls (seed 002)."""
+"""Capacity of the message queue, in polls (sources R7)."""
 UNBOUNDED_POLL = 500
 """Records of a poll when `max_poll_records` is unlimited."""
 PROCESS_FIRST_S = 3.0
@@ -131,7 +131,7 @@ class ConsumerOperator(Callbacks):
 
     @property
     def state(self) -> str:
-        """The member's state, in the seed's words; RESET_PENDING from the call of `request_reset` on."""
+        """The member's state (sources R10); RESET_PENDING from the call of `request_reset` on."""
         return RESET_PENDING if self._is_reset_asked else self.consumer.region.state
 
     @property
@@ -354,7 +354,7 @@ class ConsumerOperator(Callbacks):
 
 
 class MessageQueue:
-    """Records that were polled and not processed yet, and the processed offset of each partition (seed 002).
+    """Records that were polled and not processed yet, and each partition's processed offset (sources R8).
 
     The event thread adds polled records. The process thread takes one record at a time, and has the permit until it has
     processed that record. A cut or a reset by the event thread waits at most for that one record.

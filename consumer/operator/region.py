@@ -1,6 +1,6 @@
 """A member of a consistent region of plain consumers: it drains into checkpoints, and begins from cuts.
 
-Seed 002, "Operator Function". Three rules keep an application's state exact: an offset moves only when a `drain` is
+Sources R10 to R27. Three rules keep an application's state exact: an offset moves only when a `drain` is
 acknowledged; a member begins at the offsets of its start's cut, never at those of `offsets/`; it takes in no record
 before its state is restored. Everything here is called inside `poll`.
 """
@@ -68,7 +68,7 @@ YOUNG_S = 600.0
 """A folder with a file younger than this is never removed."""
 FOLDERS_AT_ONCE = 1_000
 THROTTLED_S = 1.0
-"""Period of slow fetching after a reset, which is often followed by another one (seed 002)."""
+"""Period of slow fetching after a reset, which is often followed by another one (sources R23)."""
 
 SUBSCRIBED = "SUBSCRIBED"
 RESET_PENDING = "RESET_PENDING"
@@ -250,7 +250,7 @@ class RegionMember(Contributor):
 
     @property
     def state(self) -> str:
-        """The member's state, in the seed's words."""
+        """The member's state, in the operator's words (sources R10)."""
         if self._draining_for:
             return DRAINING
         if self._paused_for:
@@ -400,7 +400,7 @@ class RegionMember(Contributor):
     # ---- the application's requests
 
     def request_checkpoint(self, store: Store, fenced: FencedChannel) -> None:
-        """Request a checkpoint (operator-driven, in the seed's words)."""
+        """Request a checkpoint (operator-driven: sources R17)."""
         self._request(store, RegionRequest(CHECKPOINT, self._config.consumer), fenced.guarded)
 
     def request_reset(self, store: Store, fenced: FencedChannel, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""Seed 000's four listeners: topics, topic partitions, groups, group members.
+"""The draft's four listeners (sources D17 to D20): topics, topic partitions, groups, group members.
 
 A watch event only means that data may have changed; one thread then reads it again, sets the next watch in the same
 call, and requests the turns that follow. After a reconnect, and in every sweep, everything is read again: that
@@ -149,7 +149,7 @@ class Listeners:
     # ---- start
 
     def start(self) -> None:
-        """Seed 000, `coordinatorStartup` 1 to 4: read and watch topics and groups, and request a turn of every group.
+        """Start (sources D10 to D12): read and watch topics and groups, and request a turn of every group.
 
         :raises StoreError: when one of the reads fails; the caller resigns.
         """
@@ -258,7 +258,7 @@ class Listeners:
     # ---- groups
 
     def group_change(self, all_of_them: bool = False) -> None:
-        """Seed 000, `GroupChangeListener`, also for groups that are gone."""
+        """`GroupChangeListener` (sources D17), also for groups that are gone."""
         listed = self._findings.listed(GROUPS, self._store.children(GROUPS, watch=self._on_groups))
         names = set(self._directory.groups() if listed is None else listed)
         self._findings.done()

@@ -1,4 +1,4 @@
-"""Seed 000's listeners of groups and group members: the registrations of each group."""
+"""The listeners of groups and group members (sources D17, D18): the registrations of each group."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ class MemberListener:
             self._later(name)
 
     def _steps(self, name: str, group: _Group, consumers: Sequence[str], is_all: bool) -> Iterator[None]:
-        """Seed 000, `GroupMemberChangeListener`; a member is (name, czxid), and its data may change in place."""
+        """`GroupMemberChangeListener` (sources D18); a member is (name, czxid), and its data may change in place."""
         paths = GroupPaths(name)
         if is_all:
             yield from _in_steps(consumers, lambda some: self._forget_changed(paths, group, some))

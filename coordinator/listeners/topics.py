@@ -1,4 +1,4 @@
-"""Seed 000's two topic listeners: of the list of topics, and of their partitions."""
+"""The two topic listeners (sources D19, D20): of the list of topics, and of their partitions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TopicListener:
         self._unreadable: set[str] = set()
 
     def topic_change(self, all_of_them: bool = False) -> None:
-        """Seed 000, `TopicChangeListener`, also for deleted and re-created topics."""
+        """`TopicChangeListener` (sources D19), also for deleted and re-created topics."""
         path = self._brokers.topics
         listed = self._findings.listed(path, self._store.children(path, watch=self._on_topics))
         names = set(self._directory.topics if listed is None else listed)  # unlisted ones stay as they were
@@ -51,7 +51,7 @@ class TopicListener:
         self.topic_partition_change(sorted(names if all_of_them else names - set(self._directory.topics)))
 
     def topic_partition_change(self, names: Iterable[str]) -> None:
-        """Seed 000, `TopicPartitionChangeListener`: partitions are in the topic's data, not among its children."""
+        """`TopicPartitionChangeListener` (sources D20): partitions are in the topic's data, not among its children."""
         nodes = [*nodes_at(self._store, names, self._brokers.topic, self._on_topic)]
         topics, changed = dict(self._directory.topics), []
         for name, path, node in nodes:

@@ -1,6 +1,6 @@
 """Checks a leader's proposed assignment for safety before it becomes the target. Pure.
 
-Seed 001, SyncGroup: the coordinator takes the leader's assignment as it is. It only rejects double ownership, claims
+SyncGroup (sources G3): the coordinator takes the leader's assignment as it is. It only rejects double ownership, claims
 that no thread can make, and sizes over ZooKeeper's limits.
 """
 

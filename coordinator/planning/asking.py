@@ -1,6 +1,6 @@
 """Client-side assignment in a turn: requests to the group's leader, and adoption of its answer. Pure.
 
-Seed 001 with one departure: no member stops before the answer is known. An ask changes nothing; generation and target
+Sources G12: no member stops before the answer is known. An ask changes nothing; generation and target
 move when an answer is adopted, and from there stops and starts are those of every rebalance.
 
 1. A pending ask is waited for, also while members change: a new ask at each change would never settle.

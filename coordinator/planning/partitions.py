@@ -118,7 +118,7 @@ def _stopped(command: Command, view: ChannelView) -> PartitionSet:
 
 
 def _start(now: Round, name: str, partitions: PartitionSet) -> Command:
-    """Seed 000, `rebalance` 4.2."""
+    """`start-fetcher` (sources D26)."""
     target = now.assignment.target[name]
     threads = {thread: parts & partitions for thread, parts in target.threads.items() if parts & partitions}
     topics = {topic: now.assignment.topics[topic] for topic in topics_of(partitions)}

@@ -85,7 +85,7 @@ class Plan:
 def plan(
     snapshot: Snapshot, assignors: Mapping[str, Assignor], trigger: str = "", rules: GroupRules = NO_RULES
 ) -> Plan:
-    """Decide one turn of a group (seed 000, `rebalance` 1 to 4).
+    """Decide one turn of a group (sources D22 to D26).
 
     :param assignors: strategy -> assignor, as installed on this node.
     :param trigger: the turn's trigger, for the history.

@@ -131,7 +131,7 @@ class LeaderAssigned:
 
 
 def differs(state: GroupState, assignment: TargetAssignment, members: Membership) -> bool:
-    """Whether a target needs a new generation (seed 000, `rebalance` 3.1 to 3.5); no generation has two strategies."""
+    """Whether a target needs a new generation (sources D24); no generation has two strategies."""
     is_other = assignment.topics != state.topics or (bool(state.strategy) and members.agreed.strategy != state.strategy)
     is_moved = _by_seat(assignment.target, members) != _by_seat(state.target, members)
     return (bool(assignment.target) and is_other) or is_moved

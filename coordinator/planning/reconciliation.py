@@ -47,7 +47,7 @@ class Round:
         return Command(option, self.epoch, self.generation, self.assignment.target[name].incarnation, **fields)
 
     def stop(self, name: str, partitions: PartitionSet, region: Order | None = None) -> Command:
-        """The stop of `partitions` (seed 000, `rebalance` 4.1). Without partitions it means all."""
+        """The stop of `partitions` (sources D25). Without partitions it means all."""
         view = self.members.channels[name]
         named = NONE if partitions == view.running else partitions
         topics = dict(view.channel.topics) if view.channel else {}
@@ -176,7 +176,7 @@ class MemberProtocol:
 
 
 def reconcile(now: Round, protocol: MemberProtocol) -> Reconciliation:
-    """The step of each member that is due now (seed 000, `rebalance` 4.1 and 4.2)."""
+    """The step of each member that is due now (sources D25, D26)."""
     desired = {name: protocol.desired(now, name) for name in addressed(now)}
     retained, withdrawn = _sorted_commands(now, protocol, desired)
     obstacles = protocol.obstacles(now, desired, retained, withdrawn)

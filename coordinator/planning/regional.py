@@ -1,6 +1,6 @@
 """A group of a consistent region in one turn: resets, and generations that wait for a checkpoint. Pure.
 
-Seed 002: a member with new partitions, and a new process, begins from the last complete cut, and so do all other
+Sources R12: a member with new partitions, and a new process, begins from the last complete cut, and so do all other
 members of the region. A model of it (`tests/model/region.py`) tests each rule by its absence.
 """
 

@@ -1,6 +1,6 @@
 """The protocol of groups in a consistent region of consumers: a reset stops and starts every member at the cut. Pure.
 
-Seed 002: a member with new partitions, and a new process, begins from the last complete cut, and so do all other
+Sources R12: a member with new partitions, and a new process, begins from the last complete cut, and so do all other
 members of the region. A model of it (`tests/model/region.py`) tests each rule by its absence.
 """
 

@@ -1,4 +1,4 @@
-"""Steps 1 and 2 of the seed's `rebalance`: a group's topics, and the assignment of their partitions. Pure."""
+"""Steps 1 and 2 of `rebalance` (sources D22, D23): a group's topics, and the assignment of their partitions. Pure."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The request handlers: threads that take groups off the request queue and run their turns.
 
-Seed 000, D. A handler never waits for a consumer, and a group is in one handler at a time; an exception in a turn
+Sources D21. A handler never waits for a consumer, and a group is in one handler at a time; an exception in a turn
 affects its own group only.
 """
 
@@ -140,7 +140,7 @@ class Handlers:
         self.turns = 0
 
     def start(self) -> list[Task]:
-        """Start the handlers (seed 000, `coordinatorStartup` 6)."""
+        """Start the handlers (sources D14)."""
         handlers = self._term.config.rebalance_handlers
         return [self._runtime.spawn(self._handle, f"handler-{n}") for n in range(handlers)]
 
@@ -316,7 +316,7 @@ class Handlers:
             return kept.rebalancer
 
     def _failed(self, request: Request, group: HandledGroup, error: Exception) -> None:
-        """Seed 000's ConsumerRebalanceFailedException, except that the handler continues and retries."""
+        """The draft's ConsumerRebalanceFailedException (sources D21), except that the handler continues and retries."""
         now, most = self._runtime.monotonic(), self._term.config.max_rebalance_retries
         failures = group.failures
         failures.failed(now)

@@ -1,6 +1,6 @@
 """A turn of one group: read, decide, write under the fence. It never waits; further work requests another turn.
 
-Seed 000, D: `rebalance` (group), with its barrier between stops and starts split into turns.
+Sources D21 to D28: `rebalance` (group), split into turns.
 """
 
 from __future__ import annotations

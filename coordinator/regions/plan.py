@@ -1,6 +1,6 @@
 """One turn of a consistent region, pure: begin, completion and abort of checkpoints, and requests.
 
-Seed 002, "Drain processing" and the merge of contributions. A group's own turns send `drain` and restart partitions
+Sources R17 and R24: drains, and the merge of contributions. A group's own turns send `drain` and restart partitions
 after a reset; here are the decisions that concern all groups of the region.
 """
 

@@ -14,7 +14,7 @@ from .request_queue import GroupTurn, TurnKey
 class Directory:
     """Topics by name, groups, and the groups that subscribe to each topic. For any thread.
 
-    Seed 000's `consumerGroupsPerTopic` and `groupsWithWildcardTopics` hold every registration of every group.
+    `consumerGroupsPerTopic` and `groupsWithWildcardTopics` (sources D7) hold every registration of every group.
 
     :ivar topics: all topics; replaced, never changed.
     :ivar is_complete: whether all groups have been read: before that, a group without a known member may have some.

@@ -53,7 +53,7 @@ class Elector:
         store.add_listener(lambda state: wake.set())
 
     def stand(self, stopping: Event, is_admitted: bool = False) -> Election | None:
-        """Try at once; while another node is elected, watch and try again after each removal (seed 000, A and B).
+        """Try at once; while another node is elected, watch and try again after each removal (sources D9, D15).
 
         :param is_admitted: whether an ACL's refusal is tried again from the first attempt on, as later ones are.
         :returns: the election that was won, or None once `stopping` is set.

@@ -1,6 +1,6 @@
 """The rebalance request queue: blocking, keyed by group or region, one handler per key, fair between groups.
 
-Seed 000's `rebalanceRequestQ` and `groupsBeingRebalanced`, without the draft's hole: a request for a group that is
+`rebalanceRequestQ` and `groupsBeingRebalanced` (sources D6) without hole H1: a request for a group that is
 being rebalanced is kept and triggers another turn. A group waits behind the others for as long as its own turns have
 taken lately: its data can cost the others no more than the turns that are already being taken.
 """
