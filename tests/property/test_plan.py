@@ -18,7 +18,7 @@ from coordinator.zk.znodes.group_state import EMPTY, GROUP_STATES, STABLE, Group
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import START_FETCHER, STOP_FETCHER
 from tests.property.effort import Draw, tried
-from tests.property.snapshots import EPOCH, GENERATION, turn
+from tests.property.snapshots import GENERATION, turn
 from tests.support.strategies import only
 from tests.support.turns import with_facts
 
@@ -96,28 +96,6 @@ def test_what_is_read_is_folded_into_the_memory_the_same_way_each_time(turn: tup
     assert first == second
     assert memory == before
     assert writing(memory, decided) == writing(before, decided)
-
-
-@turns
-def test_a_member_has_at_most_one_command_outstanding(turn: Decided) -> None:
-    for name, left in turn.kept.items():
-        new = [command for consumer, command in (*turn.plan.stops, *turn.plan.starts) if consumer == name]
-        assert len(left) + len(new) <= 1
-
-
-@turns
-def test_commands_carry_the_current_epoch_generation_and_incarnation(turn: Decided) -> None:
-    snapshot, _, decided = turn
-
-    standing = [(n, sent.command) for n, found in turn.kept.items() for sent in found]
-    for name, command in (*decided.stops, *decided.starts, *standing):
-        channel = snapshot.members.channels[name].channel
-        assert command is not None
-        assert channel is not None
-        assert channel.is_live
-        assert (command.epoch, command.generation) == (EPOCH, decided.state.generation)
-        assert command.incarnation == channel.incarnation
-        assert decided.state.target[name].incarnation == channel.incarnation
 
 
 @turns
