@@ -186,12 +186,9 @@ class ConsumerProtocol(ProtocolType):
             if channel.incarnation != known.registration.incarnation:
                 channel = NO_CHANNEL
             threads = before.threads if before is not None else {}
-            held[consumer] = Held(
-                frozenset(channel.running),
-                channel.generation,
-                {part: thread for thread, parts in threads.items() for part in parts},
-                known.registration.instance_id,
-            )
+            owners = {part: thread for thread, parts in threads.items() for part in parts}
+            instance_id = known.registration.instance_id
+            held[consumer] = Held(frozenset(channel.running), channel.generation, owners, instance_id)
         return held
 
     def _state(self, store: Store) -> GroupState:

@@ -98,14 +98,8 @@ class EventLines(RecordLines):
             for record in (record for records in polled.values() for record in records):
                 self._event("record_data", **_place(record), **_contents(record))
         batches = [
-            {
-                "topic": partition.topic,
-                "partition": partition.partition,
-                "count": len(records),
-                "minOffset": records[0].offset,
-                "maxOffset": records[-1].offset,
-            }
-            for partition, records in sorted(polled.items())
+            {**part._asdict(), "count": len(records), "minOffset": records[0].offset, "maxOffset": records[-1].offset}
+            for part, records in sorted(polled.items())
             if records
         ]
         if batches:
@@ -212,14 +206,9 @@ class Child:
         words = command_words("--exec", command)
         try:
             # A separate session: an interrupt from the terminal must not end it before its last checkpoint.
-            self._process = subprocess.Popen(
-                words,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                bufsize=0,
-                start_new_session=True,
-                env={name: value for name, value in os.environ.items() if name != AUTH_VARIABLE},
-            )
+            env = {name: value for name, value in os.environ.items() if name != AUTH_VARIABLE}
+            pipe = subprocess.PIPE
+            self._process = subprocess.Popen(words, stdin=pipe, stdout=pipe, bufsize=0, start_new_session=True, env=env)
         except OSError as error:
             raise MissingProgram(f"--exec {shown(words[0])} cannot be run: {error.strerror}") from error
         assert self._process.stdin is not None and self._process.stdout is not None

@@ -24,12 +24,10 @@ def claim_operations(
 ) -> list[Operation]:
     """Owner znodes for `partitions`, each with the thread that the command assigns it to."""
     claimed = frozenset(partitions)
-    owners = {
-        partition: data
-        for thread, parts in command.threads.items()
-        for data in (OwnerRecord(thread, consumer, incarnation, command.generation).to_bytes(),)
-        for partition in parts & claimed
-    }
+    owners: dict[TopicPartition, bytes] = {}
+    for thread, parts in command.threads.items():
+        data = OwnerRecord(thread, consumer, incarnation, command.generation).to_bytes()
+        owners |= dict.fromkeys(parts & claimed, data)
     return [Create(paths.owner(*partition), owners[partition], ephemeral=True) for partition in sorted(claimed)]
 
 

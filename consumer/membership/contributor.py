@@ -103,14 +103,9 @@ class Contributor(Role, ABC):
         # Before it is sent: no records are taken in until the end is read.
         self._paused_for, self._draining_for = order.checkpoint, 0
         self._looked_at = self._runtime.monotonic()
-        fenced.commit(
-            after,
-            [
-                Check(self.paths.checkpoint(order.checkpoint), node.stat.version),
-                Create(where, given.to_bytes()),
-                Delete(self._group.command(self._config.consumer, name)),
-            ],
-        )
+        current = Check(self.paths.checkpoint(order.checkpoint), node.stat.version)
+        acknowledged = Delete(self._group.command(self._config.consumer, name))
+        fenced.commit(after, [current, Create(where, given.to_bytes()), acknowledged])
         self.drain_ms, self.longest_drain_ms = took_ms, max(took_ms, self.longest_drain_ms)
         self.drained = order.checkpoint
         log.info(

@@ -390,12 +390,8 @@ def _tree(store: AclStore, policy: AclPolicy, brokers: Brokers) -> Iterator[list
         listings = store.children_many(roots)
         found = [(path, each) for path, each in zip(roots, listings, strict=True) if each and path != brokers.ids]
         yield [path for path, _ in found]
-        roots = [
-            f"{path}/{name}"
-            for path, listing in found
-            for name in sorted(listing.found)
-            if not (path == CONSUMERS and name.startswith(PROBE))
-        ]
+        paths = [f"{path}/{name}" for path, listing in found for name in sorted(listing.found)]
+        roots = [path for path in paths if not path.startswith(f"{CONSUMERS}/{PROBE}")]
 
 
 def _owns_chroot(store: AclStore, policy: AclPolicy, brokers: Brokers) -> bool:

@@ -332,12 +332,9 @@ class ChannelWatch:
     def _read_commands(self, store: TreeStore) -> list[ChannelEvent]:
         consumers = self._consumers(store, self._paths.channels)
         listings = store.children_many([self._paths.channel(name) for name in consumers])
-        keys = [
-            (consumer, name)
-            for consumer, listing in zip(consumers, listings, strict=True)
-            for name in sorted(listing.names if listing else ())
-            if name.startswith(COMMAND_PREFIX) and is_name(name)
-        ]
+        listed = zip(consumers, listings, strict=True)
+        pairs = [(consumer, name) for consumer, listing in listed for name in sorted(listing.names if listing else ())]
+        keys = [(consumer, name) for consumer, name in pairs if name.startswith(COMMAND_PREFIX) and is_name(name)]
         at_ms, now_s, events = self._runtime.wall_ms(), self._runtime.monotonic(), []
         gone = [seen for key, seen in self._standing.items() if key not in set(keys)]
         for seen, _, node in nodes_at(store, gone, lambda seen: self._paths.channel(seen.consumer)):

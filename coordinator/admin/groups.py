@@ -355,9 +355,5 @@ def _partitions(reading: Reading, paths: znodes.GroupPaths, members: Sequence[Sh
 
 
 def _below(reading: Reading, root: str) -> set[TopicPartition]:
-    return {
-        TopicPartition(topic, int(number))
-        for topic in reading.names(root)
-        for number in reading.names(f"{root}/{topic}")
-        if is_partition(number)
-    }
+    found = [(topic, number) for topic in reading.names(root) for number in reading.names(f"{root}/{topic}")]
+    return {TopicPartition(topic, int(number)) for topic, number in found if is_partition(number)}

@@ -232,11 +232,9 @@ def _elected(status: Status) -> Found:
         yield "coordinator-persistent", what
     if elected is not None and elected.epoch != status.epoch:
         epoch = "no epoch" if status.epoch is None else f"epoch {status.epoch}"
-        yield (
-            "coordinator-epoch",
-            f"node {elected.node} holds the coordinator's znode with epoch {elected.epoch}, but the epoch's znode has "
-            f"{epoch}: its writes are refused (`resign` triggers an election)",
-        )
+        held = f"node {elected.node} holds the coordinator's znode with epoch {elected.epoch}"
+        refused = "its writes are refused (`resign` triggers an election)"
+        yield "coordinator-epoch", f"{held}, but the epoch's znode has {epoch}: {refused}"
 
 
 def _paused(pause: records.Pause, clock: _Clock) -> str:
@@ -267,12 +265,8 @@ def _assignment(status: Status, group: GroupStatus, clock: _Clock) -> Found:
     if state.state != STABLE:
         return
     assigned = {partition for target in state.target.values() for partition in target.partitions}
-    missing = {
-        TopicPartition(topic.name, number)
-        for topic in status.topics
-        if state.topics.get(topic.name) == topic.id
-        for number in topic.partitions
-    } - assigned
+    known = [topic for topic in status.topics if state.topics.get(topic.name) == topic.id]
+    missing = {TopicPartition(topic.name, number) for topic in known for number in topic.partitions} - assigned
     missing -= partitions_of(state.left_out).keys()
     missing = {part for part in missing if not {str(part), part.topic} & state.left_out.keys()}
     if missing and state.target:
@@ -361,14 +355,8 @@ def _region(status: Status, shown: ShownRegion, clock: _Clock) -> Found:
 
 
 CHECKS_OF_A_GROUP: tuple[Callable[[Status, GroupStatus, _Clock], Found], ...] = (
-    _rebalance,
-    _assignment,
-    _evictions,
-    _members,
-    _commands,
-    _pauses,
-    _queries,
-)
+    _rebalance, _assignment, _evictions, _members, _commands, _pauses, _queries,
+)  # fmt: skip
 """In the order of their findings; a new check is one more function."""
 
 

@@ -104,11 +104,10 @@ def _checkpoints(reading: Reading, paths: RegionPaths, numbers: Sequence[int]) -
     states = [next((each for each in known if each in names), OPEN) for names in below]
     ended = [paths.end(number, how) for number, how in zip(numbers, states, strict=True) if how != OPEN]
     ends = dict(zip(ended, reading.parsed_many(ended, regions.CheckpointEnd.parse), strict=True))
+    contributors = [tuple(sorted(set(names) - set(regions.ENDS))) for names in below]
+    found = zip(numbers, states, checkpoints, contributors, strict=True)
     return [
-        ShownCheckpoint(
-            number, how, checkpoint, ends.get(paths.end(number, how)), tuple(sorted(set(names) - set(regions.ENDS)))
-        )
-        for number, how, checkpoint, names in zip(numbers, states, checkpoints, below, strict=True)
+        ShownCheckpoint(number, how, begun, ends.get(paths.end(number, how)), by) for number, how, begun, by in found
     ]
 
 

@@ -156,11 +156,8 @@ def status(reading: Reading, check: bool, stuck_after_ms: int, brokers: Brokers)
 
 def _checked(found: Status, unhealthy: list[HealthFinding]) -> Shot:
     keys = ("check", "group", "region", "message")
-    document = {
-        "healthy": not unhealthy,
-        "findings": [{key: getattr(each, key) for key in keys} for each in unhealthy],
-        "summary": summary(found),
-    }
+    listed = [{key: getattr(each, key) for key in keys} for each in unhealthy]
+    document = {"healthy": not unhealthy, "findings": listed, "summary": summary(found)}
 
     def text() -> None:
         for item in unhealthy:

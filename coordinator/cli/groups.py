@@ -412,25 +412,19 @@ def history(reading: admin.Reading, group: str) -> Shot:
         {**{key: getattr(each, key) for key in HISTORY_KEYS}, "evicted": [one.to_json() for one in each.evicted]}
         for each in rebalances
     ]
-    evicted = [
-        (record.generation, each.member, at(each.since_ms) if each.since_ms else None, each.reason)
-        for record in rebalances
-        for each in record.evicted
-    ]
+    pairs = [(record.generation, each) for record in rebalances for each in record.evicted]
+    evicted = [(number, one.member, at(one.since_ms) if one.since_ms else None, one.reason) for number, one in pairs]
     rows = [_row(record) for record in rebalances]
     return Shot(HISTORY, rows, notes_of(reading), document, lambda: print_below("Evicted", EVICTED, evicted))
 
 
 def _row(record: Rebalance) -> tuple[object, ...]:
     joined, left = first_names(record.joined) or None, first_names(record.left) or None
+    result = "finished" if record.finished_ms is not None else "in progress"
+    if record.replaced_by is not None:
+        result = f"replaced by {record.replaced_by}"
     return (
         *(record.generation, record.epoch, at(record.started_ms), record.trigger, joined, left, record.moved),
         *(record.to_last_stop_ms, record.to_last_start_ms, record.standstill_ms),
-        *(record.assignment_ms, record.attempts, _result(record)),
+        *(record.assignment_ms, record.attempts, result),
     )
-
-
-def _result(record: Rebalance) -> str:
-    if record.replaced_by is not None:
-        return f"replaced by {record.replaced_by}"
-    return "finished" if record.finished_ms is not None else "in progress"

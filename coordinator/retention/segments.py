@@ -132,20 +132,15 @@ class Queries:
         for name, finished in newly.items():
             if self._term.lines.take("query session ended"):
                 log.info("query session ended: group=%s query=%s finished=%d", paths.group, name, finished)
-        return {
-            name: finished
-            for name, finished in {**before, **newly}.items()
-            if name not in names and self._memory.age_s(paths.query(name), "lost") < QUERY_ABSENCE_S
-        }
+        gone = {name: finished for name, finished in {**before, **newly}.items() if name not in names}
+        absent_s = {name: self._memory.age_s(paths.query(name), "lost") for name in gone}
+        return {name: finished for name, finished in gone.items() if absent_s[name] < QUERY_ABSENCE_S}
 
     def _is_silent(self, path: str, node: Node) -> bool:
         """Whether a znode has not changed for `query_retention_ms`; an ephemeral znode goes with its session."""
         watched_s = self._memory.age_s(path, str(node.stat.mzxid))
-        return (
-            not node.stat.ephemeral_owner
-            and self._term.clock.now_ms() - node.stat.mtime_ms >= self._retention_ms
-            and watched_s >= min(WATCHED_S, self._retention_ms / 1000)
-        )
+        is_old = self._term.clock.now_ms() - node.stat.mtime_ms >= self._retention_ms
+        return not node.stat.ephemeral_owner and is_old and watched_s >= min(WATCHED_S, self._retention_ms / 1000)
 
     def _expire(self, paths: GroupPaths, name: str, query: Query, node: Node, version: int) -> bool:
         """Mark a query as expired; a query marked long enough ago is removed."""

@@ -177,11 +177,8 @@ class Health:
         named = {place: broker.address for broker in brokers for place in broker.leads}
         led = {place for broker in up for place in broker.leads}
         self.leaders = {place: named.get(place) or self.leaders.get(place, "") for place in assigned}
-        self._waiting = {
-            place: self._waiting.get(place, now - silent.get(self.leaders[place], 0.0))
-            for place in assigned
-            if place not in led
-        }
+        new = [place for place in assigned if place not in led]
+        self._waiting = {place: self._waiting.get(place, now - silent.get(self.leaders[place], 0.0)) for place in new}
         before = set(self.unavailable.values())
         late = (place for place, since in self._waiting.items() if now - since >= UNAVAILABLE_S)
         self.unavailable = {place: self.leaders[place] for place in late}

@@ -294,13 +294,9 @@ class Rewinder:
         def attempt(before: Failure | None) -> None:
             segments, node = self._checked(offset)
             data = Query(self._run, offset.czxid, self._runtime.wall_ms(), rewind=mark).to_bytes()
-            self._store.commit(
-                [
-                    Check(self._paths.segments, segments.stat.version),
-                    SetData(self._paths.queries, b""),
-                    SetData(self._path, data, node.stat.version) if node is not None else Create(self._path, data),
-                ]
-            )
+            end = SetData(self._path, data, node.stat.version) if node is not None else Create(self._path, data)
+            same = Check(self._paths.segments, segments.stat.version)
+            self._store.commit([same, SetData(self._paths.queries, b""), end])
 
         retried(self._store, attempt, lambda: f"query {self._query} was not rewound: its znodes keep changing")
 

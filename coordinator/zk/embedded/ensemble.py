@@ -264,17 +264,9 @@ class Ensemble:
         if base_port is not None and ports[0].client != base_port:
             raise EnsembleError(f"{self.directory} holds an ensemble on port {ports[0].client}, not {base_port}")
         self.identities = Identities(self.directory, self.config.tls, self.config.auth)
-        self.servers = tuple(
-            Server(
-                number,
-                server_directory(self.directory, number),
-                its,
-                self.config.heap_mb,
-                self.identities.server_flags,
-                self.identities.access(),
-            )
-            for number, its in enumerate(ports, 1)
-        )
+        common = self.config.heap_mb, self.identities.server_flags, self.identities.access()
+        numbered = [(number, server_directory(self.directory, number), its) for number, its in enumerate(ports, 1)]
+        self.servers = tuple(Server(*own, *common) for own in numbered)
 
     @classmethod
     def load(cls, directory: Path) -> Self:

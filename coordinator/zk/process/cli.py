@@ -57,7 +57,6 @@ class EnvOption(click.Option):
     """An option that may be set in the environment; `Cli` knows its value's source."""
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        """See click."""
         value = super().resolve_envvar_value(ctx)
         if value is not None:
             ctx.meta.setdefault(_FROM_ENVIRONMENT, {})[self.opts[0]] = self.envvar, value
@@ -73,7 +72,6 @@ class Seconds(click.FloatRange):
         super().__init__(least, most)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See click."""
         seconds = super().convert(value, param, ctx)
         if math.isnan(seconds):
             self.fail(f"{value} is no number.", param, ctx)
@@ -95,11 +93,9 @@ class Cli(click.Group):
         self._places = places or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """See click."""
         return sorted({*super().list_commands(ctx), *self._places})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """See click."""
         if cmd_name in self._places:
             command: click.Command = getattr(import_module(self._places[cmd_name]), cmd_name.replace("-", "_"))
             return command
@@ -121,7 +117,6 @@ class Cli(click.Group):
             raise
 
     def main(self, *args: Any, standalone_mode: bool = True, **options: Any) -> Any:
-        """See click."""
         run = partial(super().main, *args, standalone_mode=False, **options)
         if not standalone_mode:
             return run()

@@ -417,6 +417,5 @@ class QuietLog(logging.LoggerAdapter[logging.Logger]):
     """kazoo's log: a line for each attempt to connect is for debugging; an unhandled failure stays an error."""
 
     def log(self, level: int, msg: object, *args: object, **options: Any) -> None:
-        """See logging."""
         below = logging.DEBUG if level > logging.DEBUG else logging.NOTSET + 1
         super().log(level if level >= logging.ERROR else below, msg, *args, **options)

@@ -123,20 +123,8 @@ class GroupPaths:
     @property
     def skeleton(self) -> tuple[str, ...]:
         """The persistent parents of a group, in order of creation."""
-        return (
-            CONSUMERS,
-            GROUPS,
-            self.root,
-            self.ids,
-            self.seats,
-            self.channels,
-            self.owners,
-            self.offsets,
-            self.segments,
-            self.queries,
-            self.history,
-            self.pools,
-        )
+        own = (self.root, self.ids, self.seats, self.channels, self.owners, self.offsets, self.segments, self.queries)
+        return (CONSUMERS, GROUPS, *own, self.history, self.pools)
 
 
 def parents_of(path: str) -> tuple[str, ...]:

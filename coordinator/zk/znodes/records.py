@@ -73,15 +73,10 @@ class Topic:
 
     def to_bytes(self) -> bytes:
         """As Kafka 2.8 and later write it (data version 3), without replicas."""
-        return compact(
-            {
-                "version": 3,
-                "topic_id": self.id,
-                "partitions": {str(number): [] for number in self.partitions},
-                "adding_replicas": {},
-                "removing_replicas": {},
-            }
-        )
+        partitions: dict[str, list[int]] = {str(number): [] for number in self.partitions}
+        moving: dict[str, list[int]] = {}
+        own = {"version": 3, "topic_id": self.id, "partitions": partitions}
+        return compact({**own, "adding_replicas": moving, "removing_replicas": moving})
 
     def over(self, where: str, data: bytes) -> bytes:
         """`data` with this id and these partitions; its other fields stay.
