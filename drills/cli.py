@@ -147,7 +147,6 @@ def report(folder: Path) -> None:
 
 
 def _dry_run(chosen: Sequence[Drill], environment: NamedGroup) -> int:
-    """Print the plan of a dry run."""
     for one in chosen:
         _announce(one, one.described(environment.touches))
         click.echo()

@@ -99,7 +99,6 @@ class DrillOptions:
 
     @property
     def kind(self) -> type[Embedded | Containers | External]:
-        """The type of the ensemble."""
         if self.zk is not None:
             return External
         return Containers if self.in_docker else Embedded
@@ -132,7 +131,7 @@ class DrillOptions:
         too_few = [one.name for one in every if one.servers > servers]
         if too_few:
             raise UsageError(f"{too_few[0]} needs an ensemble of three: use --servers 3")
-        lacks = {one.name: lack for one in every if (lack := one.lacks(can))}
+        lacks = {one.name: " and ".join(sorted(one.needs - can)) for one in every if one.needs - can}
         lacking = {name: f"{name} needs {lack}: {self._instead(lack, can)}" for name, lack in lacks.items()}
         if lacking and self.names:
             raise UsageError(next(iter(lacking.values())))
@@ -193,17 +192,12 @@ class DrillRun:
 
 
 def run_drill(
-    drill: Drill,
-    environment: Environment,
-    reader: DataFrameReader,
-    options: DrillOptions,
-    seed: int,
-    announce: Announce,
+    drill: Drill, environment: Environment, reader: DataFrameReader, options: DrillOptions, seed: int, say: Announce
 ) -> DrillRun:
     """Run one drill; its evidence is in `<options.runs>/<drill>/<UTC>/`.
 
     :param reader: reads the DataFrame.
-    :param announce: receives a message for each step.
+    :param say: receives a message for each step.
     :raises OSError: when the runs folder cannot be written.
     """
     began = time.monotonic()
@@ -222,7 +216,7 @@ def run_drill(
             environment.cleared(chroot, options.keep),
             Stage(environment, run.folder, chroot, run.settings, seed) as stage,
         ):
-            _act(run, stage, announce)
+            _act(run, stage, say)
             try:
                 if run.settings.region:
                     states = in_states(stage)
@@ -283,7 +277,8 @@ def _act(run: DrillRun, stage: Stage, announce: Announce) -> None:
         stage.start_all()
         wait_for(lambda: stage.elected(), READY_S, "a coordinator is elected")
         stage.wait_settled(stage.slots(), SPARK_READY_S if run.settings.spark else READY_S)
-        _flows(stage, run.settings.partitions)
+        stage.wait_sealed(stage.partitions(), READY_S)
+        wait_for(lambda: stage.streamed() != [], SPARK_READY_S, "the query delivers records")
         announce(f"steady: {len(stage.slots())} fetchers, {run.settings.partitions} partitions")
         time.sleep(run.settings.steady_s)
         files.write_json(run.folder / "before.json", files.znodes(stage.store, stage.environment.shown))
@@ -323,17 +318,6 @@ def _settled_s(stage: Stage) -> float:
     return bounds["session_timeout"] + 2 * bounds["tick"] + SETTLE_S + asked_s + held_s + marked_s
 
 
-def _flows(stage: Stage, partitions: int) -> None:
-    """Wait for a sealed record of every partition."""
-
-    def has_begun() -> bool:
-        offsets = stage.sealed_offsets()
-        return len(offsets) >= partitions and all(offsets.values())
-
-    wait_for(has_begun, READY_S, "records of every partition are sealed")
-    wait_for(lambda: stage.streamed() != [], SPARK_READY_S, "the query delivers records")
-
-
 def _cleared(stage: Stage, calm: float) -> None:
     """Wait until leftovers of dead incarnations are removed, or old enough for S7 to be decided.
 
@@ -371,7 +355,8 @@ def _conclude(
         run.missing.append("the fault did not fire")
     else:
         run.missing += _window(run, events, fault_at)
-    if not _is_coordinated(events):
+    leases = (each for each in events if each["event"] == "lease" and each.get("role") == "coordinator")
+    if not any(each["until"] >= events[-1]["at"] for each in leases):
         run.missing.append("no coordinator is active at the end")
     verdicts = check(events)
     invariants = {name: verdict.to_json() for name, verdict in verdicts.verdicts.items()}
@@ -403,14 +388,6 @@ def _conclude(
     }
 
 
-def _is_coordinated(events: Sequence[Event]) -> bool:
-    """Whether a coordinator holds its lease at the end."""
-    end = events[-1]["at"] if events else 0.0
-    return any(
-        event["event"] == "lease" and event.get("role") == "coordinator" and event["until"] >= end for event in events
-    )
-
-
 def _window(run: DrillRun, events: Sequence[Event], fault_at: float) -> list[str]:
     """Whether enough records came after the fault, in a region by its applications' events: else nothing is proven."""
     came, least = "taken" if run.settings.region else "fetch", run.drill.least_fetched
@@ -428,10 +405,7 @@ def _compared(promise: Promise, bounds: Mapping[str, float], effects: Measured |
     bound = promise.bound(bounds)
     was = promise.measured(effects) if effects is not None else None
     return {
-        "name": promise.name,
-        "rule": promise.rule,
-        "unit": promise.unit,
-        "bound": round(bound, 3),
+        "name": promise.name, "rule": promise.rule, "unit": promise.unit, "bound": round(bound, 3),
         "measured": None if was is None else round(float(was), 3),
         "held": None if was is None else was <= bound,
-    }
+    }  # fmt: skip

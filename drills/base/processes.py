@@ -20,6 +20,7 @@ from coordinator.zk.embedded.ensemble import stands_still
 from coordinator.zk.errors import CoordinatorError, StoreError
 
 T = TypeVar("T")
+Variables = Mapping[str, str]
 LOOK_S = 0.1
 
 
@@ -234,9 +235,7 @@ class Process:
             os.killpg(self.pid, signal.SIGKILL)
 
 
-def finished(
-    *command: str, timeout_s: float, environment: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
+def finished(*command: str, timeout_s: float, environment: Variables | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command to its end; returns its output. The terminal's Ctrl-C goes to the drill only.
 
     :raises OSError: when it cannot be started.

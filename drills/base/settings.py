@@ -89,17 +89,10 @@ class Settings:
         """The bounds of the checker and the promises, in seconds."""
         session_s, sweep_s = self.session_timeout_ms / 1000, self.sweep_interval_ms / 1000
         return {
-            "session_timeout": session_s,
-            "tick": tick_s,
-            "sweep": sweep_s,
-            "lease": session_s * LEASE_SHARE,
+            "session_timeout": session_s, "tick": tick_s, "sweep": sweep_s, "lease": session_s * LEASE_SHARE,
             "poll_interval": self.max_poll_interval_ms / 1000,
             "assignment_timeout": self.assignment_timeout_ms / 1000,
-            "hold": HOLD_S,
-            "reset_timeout": RESET_S,
-            "seal_interval": 0.2,
-            "channel_retention": 86_400.0,
-            "segment_retention": 3600.0,
-            "collection": 2 * sweep_s + 2 * session_s,
-            "notice": 2 * sweep_s + 1.0,
-        }
+            "hold": HOLD_S, "reset_timeout": RESET_S, "seal_interval": 0.2,
+            "channel_retention": 86_400.0, "segment_retention": 3600.0,
+            "collection": 2 * sweep_s + 2 * session_s, "notice": 2 * sweep_s + 1.0,
+        }  # fmt: skip

@@ -68,7 +68,6 @@ class Checker:
         self.events = 0
 
     def feed(self, event: Event) -> None:
-        """The next event."""
         self.events += 1
         at = event["at"]
         if at > self._now:

@@ -189,12 +189,9 @@ class Bench(Stage):
 
     def consumed(self) -> None:
         """Wait until all produced records are consumed, and committed in ZooKeeper."""
-
-        def is_committed() -> bool:
-            shown = {each.partition: each.offset for each in self.group().partitions}
-            return all(shown.get(part) == count for part, count in self.written.items())
-
-        self.wait(is_committed, "all records are consumed and their offsets committed")
+        what = "all records are consumed and their offsets committed"
+        pairs = self.written.items()
+        self.wait(lambda: pairs <= {(each.partition, each.offset) for each in self.group().partitions}, what)
         self.wait(lambda: not self.trials.unconsumed(), "the lines show all records")
 
     def flow(self, *names: str) -> None:

@@ -25,7 +25,6 @@ MANY, SOME = 600, range(4)
 
 @partial(Scenario, "older-commands", "removes commands of an older epoch or generation")
 def ignores_older_commands(bench: Bench) -> None:
-    """Commands of an older epoch, or of an older generation, are removed unapplied."""
     trial, channel = _still(bench)
     bench.send("c1", option=STOP, epoch=channel.epoch - 1)
     bench.send("c1", option=STOP, generation=channel.generation - 1)
@@ -35,7 +34,6 @@ def ignores_older_commands(bench: Bench) -> None:
 
 @partial(Scenario, "commands-for-others", "removes commands for another incarnation")
 def ignores_commands_for_others(bench: Bench) -> None:
-    """Commands for another incarnation of its name are removed unapplied."""
     trial, channel = _still(bench)
     for incarnation in ("0" * 32, "", "another"):
         bench.send("c1", option=STOP, incarnation=incarnation)
@@ -61,7 +59,6 @@ def ignores_what_it_cannot_read(bench: Bench) -> None:
 
 @partial(Scenario, "later-release", "applies commands that have unknown fields")
 def applies_what_it_knows(bench: Bench) -> None:
-    """Commands of a later release: unknown fields are ignored."""
     trial, _ = _still(bench)
     later = {"version": 7, "hint": {"a": [1, None]}, "priority": 3}
     bench.send("c1", option=STOP, partitions={TOPIC: "0"}, **later)
@@ -253,7 +250,6 @@ def takes_added_partitions(bench: Bench) -> None:
 
 @partial(Scenario, "offset-of-another-topic", "ignores offsets of another topic id")
 def ignores_offsets_of_another_topic(bench: Bench) -> None:
-    """offsets/ has an offset under another topic id: it does not count."""
     _write_offsets(bench, OffsetRecord(999, "AAAAAAAAAAAAAAAAAAAAAA", 1).to_bytes(), "AAAAAAAAAAAAAAAAAAAAAA")
     bench.produce()
     bench.settled("c1")
@@ -276,7 +272,6 @@ def waits_for_an_unreadable_offset(bench: Bench) -> None:
 
 @partial(Scenario, "overwritten-channel", "registers again when its channel was overwritten", repeats=True)
 def survives_an_overwritten_channel(bench: Bench) -> None:
-    """The channel is overwritten: it drops everything, and registers again."""
     trial, incarnation = bench.consuming()
     bench.store.commit([SetData(bench.paths.channel("c1"), b"\xff scribbled")])
     bench.wait(lambda: trial.events().given_up(LOST) == bench.partitions(), "c1 prints that its partitions are lost")

@@ -87,9 +87,8 @@ class EventLines:
             event = json.loads(line)
             self._take(event["name"], event["timestamp"], event)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise NotConforming(
-                f"{self.process} prints {shown(line, 200)}, which is no event of the kit: {error!r}"
-            ) from error
+            what = f"{self.process} prints {shown(line, 200)}"
+            raise NotConforming(f"{what}, which is no event of the kit: {error!r}") from error
 
     def _require(self, holds: bool, otherwise: str) -> None:
         require(holds, f"{self.process} {otherwise}")

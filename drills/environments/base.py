@@ -180,7 +180,6 @@ class Environment:
         return self.is_healthy()
 
     def version(self) -> str:
-        """Its ZooKeeper version."""
         raise NotImplementedError
 
     def transaction_logs(self) -> list[Path]:

@@ -7,7 +7,7 @@ import os
 import secrets
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ class EngineError(CoordinatorError):
 
 
 class Containers(Environment):
-    """See `Environment`. Entering creates the containers; leaving removes them with their volumes and networks.
+    """Entering creates the containers; leaving removes them with their volumes and networks.
 
     :param folder: for copies of the transaction logs.
     :param project: the Compose project; a unique one by default.
@@ -55,6 +55,7 @@ class Containers(Environment):
         self._folder = folder
         # Process ids are unique on one machine or container only; an engine may serve many.
         self.project = project or f"zkgroupdrill{os.getpid()}-{secrets.token_hex(4)}"
+        self._peers = f"{self.project}_peers"
         self._compose = (*_compose_command(), "-f", str(COMPOSE_FILE), "-p", self.project)
         self._ports = tuple(ports) or tuple(each.client for each in choose_ports(len(SERVICES), None))
         self.addresses = tuple(f"{HOST}:{port}" for port in self._ports)
@@ -77,16 +78,14 @@ class Containers(Environment):
         return [mode_in(four_letter_word(HOST, port)) for port in self._ports]
 
     def act(self, action: Action, server: int) -> None:
-        """See `Environment`. Clients use another network than peers."""
-        self._run("docker", *self._words(action, server), self._container(server))
-
-    def _words(self, action: Action, server: int) -> Sequence[str]:
-        """The engine's command for an action."""
-        if action == "cut off":
-            return "network", "disconnect", self._peers
-        if action == "join":  # the alias is its peers' name for it; a plain connect does not restore it
-            return "network", "connect", "--alias", f"peer{server + 1}", self._peers
-        return {"stop": ("stop", "--time", "2"), "resume": ("unpause",)}.get(action, (action,))
+        words: Mapping[str, Sequence[str]] = {
+            "stop": ("stop", "--time", "2"),
+            "resume": ("unpause",),
+            "cut off": ("network", "disconnect", self._peers),  # clients use another network
+            # The alias is its peers' name for it; a plain connect does not restore it.
+            "join": ("network", "connect", "--alias", f"peer{server + 1}", self._peers),
+        }
+        self._run("docker", *words.get(action, (action,)), self._container(server))
 
     def heal(self) -> None:
         for server in range(len(SERVICES)):
@@ -99,15 +98,10 @@ class Containers(Environment):
             if state != "paused":
                 self.act("start", server)  # no-op if it runs
 
-    @property
-    def _peers(self) -> str:
-        return f"{self.project}_peers"
-
     def version(self) -> str:
         return version_in(four_letter_word(HOST, self._ports[0]))
 
     def transaction_logs(self) -> list[Path]:
-        """See `Environment`: copies of the current logs."""
         copies = []
         for number, name in enumerate(SERVICES):
             copy = self._folder / name

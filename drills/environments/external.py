@@ -17,20 +17,8 @@ from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, Delete, Operation, Store
 from coordinator.zk.update import clear_below
 from coordinator.zk.values import Address, parsed_hosts
-from coordinator.zk.znodes.paths import (
-    CONSUMERS,
-    COORDINATOR,
-    COORDINATOR_EPOCH,
-    DRILL,
-    GROUPS,
-    NODES,
-    PAUSED,
-    REGIONS,
-    Brokers,
-    GroupPaths,
-    RegionPaths,
-    checked_name,
-)
+from coordinator.zk.znodes import paths
+from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, DRILL, Brokers, GroupPaths, RegionPaths, checked_name
 
 from ..base.processes import wait_for
 from ..base.settings import REGION, Settings
@@ -57,7 +45,7 @@ ANOTHER = "another drill runs at --zk: wait until it ends"
 
 
 class External(Environment):
-    """See `Environment`. No fault hits its servers: they belong to the operator.
+    """The operator's ensemble. No fault hits its servers.
 
     :param hosts: `host:port,host:port/chroot`.
     :param session_timeout_ms: the requested session timeout of the processes.
@@ -73,19 +61,14 @@ class External(Environment):
     def __init__(self, hosts: str, session_timeout_ms: int, access: DrillAccess | None = None) -> None:
         self.access = access or DrillAccess()
         self._parsed, self.below = parsed_hosts(hosts)
-        self.addresses: tuple[str, ...] = tuple(
-            f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self._parsed
-        )
+        hosts_of = [(f"[{host}]" if ":" in host else host, port) for host, port in self._parsed]
+        self.addresses = tuple(f"{host}:{port}" for host, port in hosts_of)
         self._least_ms, self._most_ms = self._granted(SHORTEST_MS), self._granted(LONGEST_MS)
         self.tick_s, longest_tick_s, why = self._ticks()
         wanted_ms = max(session_timeout_ms, round(1000 * TICKS_OF_A_SESSION * longest_tick_s))
         self.session_timeout_ms = self._granted(wanted_ms)
-        self.details: Mapping[str, object] = {
-            "chroot": self.below,
-            "tick": why,
-            "asked_ms": wanted_ms,
-            "negotiated_ms": self.session_timeout_ms,
-        }
+        granted = {"asked_ms": wanted_ms, "negotiated_ms": self.session_timeout_ms}
+        self.details: Mapping[str, object] = {"chroot": self.below, "tick": why, **granted}
         self._require(wanted_ms)
         self._open(self.below).close()  # raises when the chroot is missing
 
@@ -98,9 +81,8 @@ class External(Environment):
         version = self.version()
         numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
         if numbers and numbers <= NEWEST_WITHOUT_ZXID:
-            raise UsageError(
-                f"this ensemble runs ZooKeeper {version}; drills with --zk need 3.9 or newer (zxids in watch events)"
-            )
+            needed = "drills with --zk need 3.9 or newer (zxids in watch events)"
+            raise UsageError(f"this ensemble runs ZooKeeper {version}; {needed}")
         if self.session_timeout_ms > LONGEST_SESSION_MS:
             raise UsageError(
                 f"this ensemble grants sessions of {self.session_timeout_ms} ms when {wanted_ms} ms are requested; "
@@ -134,7 +116,7 @@ class External(Environment):
     # ---- queries
 
     def version(self) -> str:
-        """See `Environment`; empty where `srvr` is not allowed."""
+        """Its ZooKeeper version; empty where `srvr` is not allowed."""
         answers = (version_in(four_letter_word(host, port, access=self.access.tls)) for host, port in self._parsed)
         return next((version for version in answers if version), "")
 
@@ -144,9 +126,8 @@ class External(Environment):
         return any(granted_ms(address, session_ms, tls) is not None for address in self._parsed)
 
     def heal(self) -> None:
-        """See `Environment`. An unavailable ensemble is for the operator.
-
-        :raises ZooKeeperUnreachable: always.
+        """
+        :raises ZooKeeperUnreachable: always: an unavailable ensemble is for the operator.
         """
         raise ZooKeeperUnreachable(f"no ZooKeeper server answers at {','.join(self.addresses)}")
 
@@ -155,7 +136,6 @@ class External(Environment):
 
     @contextmanager
     def cleared(self, chroot: str, keep: bool) -> Iterator[None]:
-        """See `Environment`: a drill's chroot is removed at the end."""
         try:
             yield
         finally:
@@ -210,7 +190,7 @@ def granted_ms(address: Address, asked_ms: int, tls: ZooKeeperAccess) -> int | N
 
 
 class NamedGroup(External):
-    """See `Environment` and `External`. The drill has no chroot here, but a group, and a topic with a unique name.
+    """The operator's ensemble, without a chroot of the drill: it has a group, and a topic with a unique name.
 
     :param group: the group's name.
     :raises UsageError: also when `group` is not a valid group name.
@@ -223,15 +203,15 @@ class NamedGroup(External):
         made = (GroupPaths(self._group).root, RegionPaths(REGION).root, Brokers().topic(self._topic))
         self._mine = [f"{self.below}{path}" for path in made]
         self.details = {**self.details, "group": self._group, "topic": self._topic}
-        shared = [f"{self.below}{path}" for path in (COORDINATOR, COORDINATOR_EPOCH, f"{NODES} and below", DRILL)]
+        term = (COORDINATOR, paths.COORDINATOR_EPOCH)
+        shared = [f"{self.below}{path}" for path in (*term, f"{paths.NODES} and below", DRILL)]
         self.touches = [*shared, *(f"{path} and below" for path in self._mine)]
-        self.shown = [COORDINATOR, COORDINATOR_EPOCH, *made]
+        self.shown = [*term, *made]
 
     def adjust(self, settings: Settings) -> Settings:
         return replace(super().adjust(settings), group=self._group, topic=self._topic)
 
     def chroot_of(self, name: str) -> str:
-        """See `Environment`: the operator's."""
         return self.below
 
     def watched(self, chroot: str) -> Sequence[str]:
@@ -239,7 +219,7 @@ class NamedGroup(External):
 
     @contextmanager
     def cleared(self, chroot: str, keep: bool) -> Iterator[None]:
-        """See `Environment`: removes the group's and the topic's subtrees; the epoch stays, since it never goes back.
+        """Removes the group's and the topic's subtrees at the end; the epoch stays, since it never goes back.
 
         :raises UsageError: when the path is in use, or the group exists.
         """
@@ -262,9 +242,8 @@ class NamedGroup(External):
         try:
             store.commit([Create(f"{self.below}{DRILL}", ephemeral=True)])
         except Refused as refused:
-            raise UsageError(
-                ANOTHER if refused.reason == "node-exists" else f"the drill cannot start: {refused}"
-            ) from None
+            why = ANOTHER if refused.reason == "node-exists" else f"the drill cannot start: {refused}"
+            raise UsageError(why) from None
 
     def require_no_members(self, store: Store) -> None:
         """
@@ -278,9 +257,9 @@ class NamedGroup(External):
     def _require_no_group(self, store: Store) -> None:
         if store.get(f"{self.below}{COORDINATOR}") is not None:
             raise UsageError(f"a coordinator runs at --zk: stop all nodes there before a drill on {self._group}")
-        if store.get(f"{self.below}{PAUSED}") is not None:
+        if store.get(f"{self.below}{paths.PAUSED}") is not None:
             raise UsageError("groups are paused at --zk: resume them before a drill")
-        groups = _names(store, f"{self.below}{GROUPS}")
+        groups = _names(store, f"{self.below}{paths.GROUPS}")
         if self._group in groups:
             raise UsageError(f"group {self._group} exists: give another name")
         if groups:
@@ -288,7 +267,7 @@ class NamedGroup(External):
                 f"group {min(groups)} exists at --zk, too: a coordinator manages every group of its path, "
                 "so a drill needs a path without other groups"
             )
-        if REGION in _names(store, f"{self.below}{REGIONS}"):
+        if REGION in _names(store, f"{self.below}{paths.REGIONS}"):
             raise UsageError(f"consistent region {REGION} exists at --zk: drills use that name, and remove it")
         if _names(store, f"{self.below}{Brokers().root}/ids"):
             raise UsageError("a Kafka broker is registered at --zk: drills create no topic beside it")

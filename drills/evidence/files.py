@@ -68,7 +68,6 @@ def znodes(store: Store, roots: Sequence[str]) -> dict[str, Any]:
 
 
 def versions(zookeeper: str) -> dict[str, str]:
-    """The versions of all components."""
     result = {"zk-group-coordinator": __version__, "python": platform.python_version(), "platform": platform.platform()}
     for library in LIBRARIES:
         with suppress(metadata.PackageNotFoundError):
@@ -82,7 +81,6 @@ def versions(zookeeper: str) -> dict[str, str]:
 
 
 def point_latest(folder: Path) -> None:
-    """Point `latest` to this folder."""
     link = folder.parent / "latest"
     temporary = folder.parent / f".latest-{os.getpid()}"
     temporary.unlink(missing_ok=True)

@@ -15,18 +15,8 @@ from ..checker.replay.commits import Commit
 from ..checker.replay.replay import Replay
 from ..checker.replay.verdict import BROKEN, NOT_DECIDED, Event
 from ..checker.replay.znode_views import GroupView
-from .fetch_intervals import (
-    AskSummary,
-    FetchInterval,
-    Gaps,
-    PartitionName,
-    asked,
-    doubly_held_s,
-    gaps,
-    holders,
-    holds,
-    last_holders,
-)
+from . import fetch_intervals
+from .fetch_intervals import AskSummary, FetchInterval, Gaps, PartitionName, asked, gaps, holders
 
 WHAT = {
     "T0": "the fault",
@@ -96,17 +86,12 @@ class Measured:
                 "median_s": _rounded(median(self.standstill.values()) if self.standstill else None),
                 "by_partition": each,
             },
-            "moved": self.moved,
-            "passed_on": self.passed_on,
-            "least_possible": self.least,
-            "doubly_owned_s": round(self.doubly_held_s, 3),
-            "stale_refused": self.stale,
-            "generations": self.generations,
-            "resumed_s": _rounded(self.resumed_s),
-            "member_changes": self.changes,
-            "settled_s": _rounded(self.settled_s),
+            "moved": self.moved, "passed_on": self.passed_on, "least_possible": self.least,
+            "doubly_owned_s": round(self.doubly_held_s, 3), "stale_refused": self.stale,
+            "generations": self.generations, "resumed_s": _rounded(self.resumed_s),
+            "member_changes": self.changes, "settled_s": _rounded(self.settled_s),
             **({"asks": self.asks.to_json()} if self.asks.asks else {}),
-        }
+        }  # fmt: skip
 
 
 def _rounded(seconds: float | None) -> float | None:
@@ -119,20 +104,19 @@ def measured(events: Sequence[Event], fault_at: float) -> Measured:
     :param events: a whole history, in order.
     """
     end = float(events[-1]["at"])
-    intervals = holds(events)
-    before = last_holders(intervals, fault_at)
+    intervals = fetch_intervals.holds(events)
+    before = fetch_intervals.last_holders(intervals, fault_at)
     after = holders(intervals, end)
     commits, settled_s = replayed(events)
     empty = gaps(_without_stopped(intervals, events), fault_at, end)
+    passed = {h.partition for h in intervals if h.begun >= fault_at and h.consumer != before.get(h.partition)}
     return Measured(
         marks=_marks(events, commits, fault_at, _all_fetched(empty, fault_at, end)),
         standstill={part: max((last - first for first, last in its), default=0.0) for part, its in empty.items()},
         moved=sum(before.get(part) != consumer for part, consumer in after.items()),
-        passed_on=len(
-            {h.partition for h in intervals if h.begun >= fault_at and h.consumer != before.get(h.partition)}
-        ),
+        passed_on=len(passed),
         least=least_moved(before, set(after.values()), len(after)),
-        doubly_held_s=doubly_held_s(intervals),
+        doubly_held_s=fetch_intervals.doubly_held_s(intervals),
         stale=_stale(commits),
         generations=_generations(commits, fault_at),
         resumed_s=_resumed(events, set(after), end),
@@ -298,6 +282,10 @@ def changes_of_members(commits: Sequence[Commit], fault_at: float) -> int:
     return found
 
 
+Row = Mapping[str, Any]
+Ends = Mapping[str, int]
+Texts = Sequence[str]
+
 PASS, FAIL, INCONCLUSIVE = "PASS", "FAIL", "INCONCLUSIVE"
 EXIT_CODES = {PASS: 0, FAIL: 1, INCONCLUSIVE: 3}
 
@@ -318,9 +306,7 @@ class RecordCounts:
 
 
 def counted(
-    produced: Mapping[str, Mapping[str, Mapping[str, int]]],
-    rows: Sequence[Mapping[str, Any]],
-    elsewhere: Mapping[tuple[str, int], int] | None = None,
+    produced: Mapping[str, Mapping[str, Ends]], rows: Sequence[Row], elsewhere: Mapping[PartitionName, int] = {}
 ) -> RecordCounts:
     """The records of the DataFrame compared with the produced ones.
 
@@ -335,7 +321,7 @@ def counted(
         for number, count in numbers.items()
     }
     actual = {(row["topic"], row["id"], row["partition"]): row for row in rows}
-    read = dict(elsewhere or {})
+    read = dict(elsewhere)
     missing = {key: count - (actual[key]["distinct"] if key in actual else 0) for key, count in expected.items()}
     for topic, topic_id, number in missing:
         missing[topic, topic_id, number] -= read.pop((topic, number), 0)
@@ -343,7 +329,7 @@ def counted(
     return RecordCounts(
         produced=sum(expected.values()),
         delivered=sum(row["rows"] for row in actual.values()),
-        elsewhere=sum((elsewhere or {}).values()),
+        elsewhere=sum(elsewhere.values()),
         lost=sum(max(0, count) for count in missing.values()),
         duplicated=sum(row["rows"] - row["distinct"] for row in actual.values())
         + sum(max(0, -count) for count in missing.values()),
@@ -351,7 +337,7 @@ def counted(
     )
 
 
-def together_of(batches: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def together_of(batches: Sequence[Row]) -> list[dict[str, Any]]:
     """The total of a stream's batches, in the form of one read.
 
     :param batches: for each batch, and each partition in it, `rows`, `distinct`, `least`, `most` and `misplaced`.
@@ -369,11 +355,7 @@ def together_of(batches: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def decided(
-    invariants: Mapping[str, Mapping[str, Any]],
-    promises: Sequence[Mapping[str, Any]],
-    records: RecordCounts,
-    missing: Sequence[str],
-    seen: Sequence[str] = (),
+    invariants: Mapping[str, Row], promises: Sequence[Row], records: RecordCounts, missing: Texts, seen: Texts = ()
 ) -> tuple[str, list[str]]:
     """The verdict, and the reasons for it.
 

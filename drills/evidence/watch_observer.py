@@ -29,6 +29,9 @@ from .files import Event
 Change = tuple[str, str]
 """The kind of a watch event, and the path below the chroot."""
 
+Who = Mapping[int, str]
+"""Session -> process."""
+
 _KIND_OF = {"create": "created", "set": "changed", "delete": "deleted"}
 _SEQUENCE = 10
 """ZooKeeper's suffix of a sequential znode's path."""
@@ -133,18 +136,12 @@ class Observed:
 
 
 def observed(
-    writes: Writes,
-    seen: Sequence[TreeEvent],
-    clock: ZxidClock,
-    who: Mapping[int, str],
-    chroot: str,
-    since: int,
-    until: int,
+    writes: Writes, seen: Sequence[TreeEvent], clock: ZxidClock, who: Who, chroot: str, since: int, until: int
 ) -> Observed:
     """The events `session`, `commit` and `closed` of a drill.
 
     :param seen: the observer's events: every change of znodes below `chroot` after `since` and up to `until`.
-    :param who: session -> process; `hand` for unknown sessions.
+    :param who: unknown sessions are `hand`.
     """
     result = Observed([{**each, "who": who.get(session, HAND)} for session, each in writes.sessions.items()])
     if any(event.zxid <= 0 for event in seen):
@@ -168,7 +165,7 @@ def observed(
 class _Join:
     """Processes the transactions in order, and tracks the ephemerals."""
 
-    def __init__(self, writes: Writes, clock: ZxidClock, who: Mapping[int, str]) -> None:
+    def __init__(self, writes: Writes, clock: ZxidClock, who: Who) -> None:
         self._writes = writes
         self._clock = clock
         self._who = who
@@ -313,11 +310,8 @@ class WatchObserver:
             self._stack = stack.pop_all()
         return self
 
-    def events(self, who: Mapping[int, str]) -> list[Event]:
-        """The transactions of ZooKeeper until now; ends the watch.
-
-        :param who: session -> process.
-        """
+    def events(self, who: Who) -> list[Event]:
+        """The transactions of ZooKeeper until now; ends the watch."""
         until = 0
         try:
             self._store.sync()

@@ -115,8 +115,7 @@ class TlsEnd:
             left = left[self._once_ready(partial(self._connection.send, left)) :]
 
     def shutdown(self, how: int) -> None:
-        """See `socket`. After `SSLSocket`'s own a reader would take the encrypted bytes for plain ones."""
-        socket.socket.shutdown(self._connection, how)
+        socket.socket.shutdown(self._connection, how)  # after `SSLSocket`'s own, encrypted bytes would be read as plain
 
     def close(self) -> None:
         self._connection.close()
@@ -182,8 +181,6 @@ class Proxy:
         self._stopping = False
         self.is_mute = False
         self._is_black_hole = False
-        self._flows = threading.Event()
-        self._flows.set()
         self._listener: socket.socket | None = None
         self._acceptor: threading.Thread | None = None
 
@@ -229,10 +226,6 @@ class Proxy:
         """Drop all bytes in both directions; connections stay open and new ones are accepted."""
         self._is_black_hole = True
 
-    def hold(self) -> None:
-        """Hold back all bytes in both directions until `resume`."""
-        self._flows.clear()
-
     def mute(self) -> None:
         """Hold back every reply and watch event, except replies to pings, until `resume`: sessions stay alive.
 
@@ -241,12 +234,11 @@ class Proxy:
         self.is_mute = True
 
     def resume(self) -> None:
-        """Forward again, after `refuse`, `black_hole`, `hold` or `mute`.
+        """Forward again, after `refuse`, `black_hole` or `mute`.
 
         Connections that have lost bytes are cut: a TCP stream cannot continue after a gap.
         """
         self.is_mute = self._is_black_hole = False
-        self._flows.set()
         with self._lock:
             broken = [link for link in self._links if link.has_gap]
         for link in broken:
@@ -287,10 +279,7 @@ class Proxy:
     # Called by the links.
 
     def swallows(self, link: _Link) -> bool:
-        """Wait while bytes are held back; then whether they are to be dropped."""
-        while not self._flows.wait(0.02):
-            if link.is_cut:
-                return True
+        """Whether the bytes of a connection are to be dropped."""
         return self._is_black_hole
 
     def claim(self, request: bytes) -> Loss | None:

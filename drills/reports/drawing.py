@@ -123,7 +123,6 @@ def ticks(axis: Axis, apart: float = 70) -> list[float]:
 
 
 def picture(run: Mapping[str, Any], timeline: Timeline) -> Picture:
-    """The picture of a timeline."""
     axis = Axis(*window(run, timeline), timeline.zero)
     marks = [(name, at) for name, at in known_marks(run).items() if axis.shows(at, at)]
     top = y = LABEL_H * len(marks) + ROW_H

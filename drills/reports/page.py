@@ -12,25 +12,9 @@ from markupsafe import Markup
 
 from drills.checker.replay.verdict import Event
 
-from . import tables
+from . import facts
 from .drawing import BARS, SIGNS, picture
-from .facts import (
-    MARKS,
-    amount,
-    items,
-    known_marks,
-    mapping,
-    mark,
-    moment,
-    number,
-    plural,
-    repeat_command,
-    seconds,
-    sentences,
-    setting,
-    text,
-    verdict,
-)
+from .facts import amount, items, mapping, moment, number, plural, seconds, text
 from .timeline import FETCH, OVERLAP, PARTITION, Bar, Timeline, timeline_of
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -46,7 +30,7 @@ def environment(finalize: Callable[[object], str]) -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: value if isinstance(value, Markup) else finalize(value),
     )
-    templates.globals |= {"tables": tables, "amount": amount, "seconds": seconds, "bars": BARS, "signs": SIGNS}
+    templates.globals |= {"tables": facts, "amount": amount, "seconds": seconds, "bars": BARS, "signs": SIGNS}
     return templates
 
 
@@ -67,7 +51,7 @@ def page(run: Mapping[str, Any], events: Sequence[Any]) -> str:
         figures=_figures(run),
         picture=picture(run, timeline) if any(lane.bars or lane.marks for lane in timeline.lanes) else None,
         remarks=_remarks(run, timeline),
-        command=repeat_command(run),
+        command=facts.repeat_command(run),
         how=how + (f", repeat {amount(repeated)}" if repeated is not None else ""),
     )
 
@@ -77,9 +61,9 @@ def _common(run: Mapping[str, Any], timeline: Timeline, known: Sequence[Event]) 
     return {
         "run": run,
         "title": text(run.get("title")) or text(run.get("drill")) or "Unnamed drill",
-        "verdict": verdict(run),
-        "setting": setting(run),
-        "sentences": sentences(run, known),
+        "verdict": facts.verdict(run),
+        "setting": facts.setting(run),
+        "sentences": facts.sentences(run, known),
         "why": [each for each in items(run.get("why")) if text(each)],
         "timeline": timeline,
     }
@@ -105,18 +89,17 @@ def _figures(run: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _remarks(run: Mapping[str, Any], timeline: Timeline) -> list[str]:
-    remarks = [
-        f"{plural(count, kind)} more with fewer changes, not drawn." for kind, count in timeline.left_out.items()
-    ]
+    left_out = timeline.left_out.items()
+    remarks = [f"{plural(count, kind)} more with fewer changes, not drawn." for kind, count in left_out]
     if timeline.set_aside:
         remarks.append(f"{plural(timeline.set_aside, 'event')} could not be read and are not drawn.")
     if not mapping(run.get("marks")):
         remarks.append("T0 to T5 are missing: the run was aborted before.")
     else:
-        absent = [name for name in MARKS if name not in known_marks(run)]
+        absent = [name for name in facts.MARKS if name not in facts.known_marks(run)]
         remarks += [f"Did not happen, or was not measured: {', '.join(absent)}."] if absent else []
     if not timeline.faults:
-        since = " Times are relative to its start." if mark(run, "T0") is None else ""
+        since = " Times are relative to its start." if facts.mark(run, "T0") is None else ""
         remarks.append(f"The history has no fault.{since}")
     return remarks
 
@@ -152,7 +135,7 @@ def markdown(run: Mapping[str, Any], events: Sequence[Any]) -> str:
     shown = _MARKDOWN.get_template("report.md.jinja").render(
         _common(run, timeline, known),
         lanes=[(lane, [_turn(bar, timeline.zero) for bar in lane.bars[:MOST_TURNS]]) for lane in lanes],
-        command=Markup(repeat_command(run)),
+        command=Markup(facts.repeat_command(run)),
         left_out=timeline.left_out.get(PARTITION, 0),
     )
     return re.sub("\n{3,}", "\n\n", shown).strip() + "\n"

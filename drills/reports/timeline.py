@@ -197,12 +197,10 @@ class Processes:
         return self.lives.setdefault(who, ProcessLife(who, self._start))
 
     def feed(self, event: Event) -> None:
-        """Process the next event."""
         kind, who, at = event["event"], event["who"], float(event["at"])
         if kind == "start":
-            self.lives[who] = ProcessLife(
-                who, at, event["kind"], text(event.get("group")), text(event.get("consumer") or event.get("query"))
-            )
+            group, name = text(event.get("group")), text(event.get("consumer") or event.get("query"))
+            self.lives[who] = ProcessLife(who, at, event["kind"], group, name)
         elif kind == "exit":
             life, why = self.life(who), text(event.get("why"))
             life.end, life.why = at, why
@@ -379,5 +377,4 @@ def timeline_of(run: Mapping[str, Any], events: Sequence[Any]) -> tuple[Timeline
     start, end = span(known)
     lanes = [*process_lanes(known, start, end), *partition_lanes(known, end)]
     drawn, left_out = limited(lanes)
-    timeline = Timeline(start, end, clock(run, known), tuple(drawn), left_out, set_aside)
-    return timeline, known
+    return Timeline(start, end, clock(run, known), tuple(drawn), left_out, set_aside), known

@@ -259,10 +259,9 @@ def _leader_killed(stage: Stage) -> None:
         leader = leader_of(stage)
         lose_commit(stage, leader, f"a leader is {where}", words, is_before, partial(stage.start_slot, joins))
         stage.kill(leader)
-        if _left(stage) != leaves:
-            raise NotReached(
-                f"expected a leader {where}; znodes below the ask: {', '.join(sorted(_left(stage))) or 'none'}"
-            )
+        if (left := _left(stage)) != leaves:
+            below = ", ".join(sorted(left)) or "none"
+            raise NotReached(f"expected a leader {where}; znodes below the ask: {below}")
         stage.wait_settled(stage.slots())
         joins = int(leader.rpartition("-")[2])
     stage.start_slot(joins)

@@ -65,35 +65,23 @@ class Drill:
     least_fetched: int = 100
     touches: tuple[str, ...] = ()
 
-    def lacks(self, can: frozenset[str]) -> str:
-        """The required operations that are not in `can`, in words; empty when the drill can run."""
-        return " and ".join(sorted(self.needs - can))
-
     def described(self, touches: Sequence[str] = TOUCHES[:1]) -> dict[str, Any]:
         """The drill's description in run.json.
 
         :param touches: what it writes in ZooKeeper.
         """
         return {
-            "drill": self.name,
-            "title": self.title,
-            "proves": self.proves,
-            "hypothesis": self.hypothesis,
-            "steady_state": STEADY,
-            "fault": self.fault,
-            "abort": ABORT,
+            "drill": self.name, "title": self.title, "proves": self.proves, "hypothesis": self.hypothesis,
+            "steady_state": STEADY, "fault": self.fault, "abort": ABORT,
             "touches": [*touches, *TOUCHES[1:], *self.touches],
-        }
+        }  # fmt: skip
 
 
 long_drill = partial(Drill, is_short=False)
 
 ACTS_S = 0.5
 RECOVERED_S = 1.0
-HANDOVER_S = 0.15
-GOES_ON_S = 3.0
 BACKOFF_S = 0.2
-SILENT_S = 1.0
 PAST_THE_SESSION = 1.6
 """A multiple of the session timeout that exceeds it with its ticks."""
 
@@ -129,11 +117,9 @@ def longest_standstill(measured: Measured) -> float | None:
 
 
 NEXT_ACTS = Promise(
-    "the next coordinator acts",
-    "session timeout + 2 ticks + 0.5 s after the fault",
-    lambda measured: measured.between("T0", "T2"),
-    noticed_s,
-)
+    "the next coordinator acts", "session timeout + 2 ticks + 0.5 s after the fault",
+    lambda measured: measured.between("T0", "T2"), noticed_s,
+)  # fmt: skip
 NEXT_ACTS_AT_ONCE = replace(
     NEXT_ACTS, rule="0.5 s after SIGTERM: a resignation needs no session expiry", bound=lambda bounds: ACTS_S
 )
@@ -146,59 +132,45 @@ FETCHED_WHEN_BACK = fetched_again(
 GIVEN_UP = fetched_again("max_poll_interval + lease + 1.5 s after the fault", given_up_s)
 EVICTED = fetched_again("max_poll_interval + lease + 1.5 s after the first stop-fetcher", given_up_s, since="T3")
 HANDED_OVER = Promise(
-    "no partition stands still for long",
-    "150 ms: a consumer that leaves hands over",
-    longest_standstill,
-    lambda bounds: HANDOVER_S,
-)
+    "no partition stands still for long", "150 ms: a consumer that leaves hands over",
+    longest_standstill, lambda bounds: 0.15,
+)  # fmt: skip
 OWNERS_UNCHANGED = none_of("partitions", "no partition changes its owner", lambda measured: measured.passed_on)
 FETCHING_GOES_ON = Promise(
-    "every partition delivers records again",
-    "3 s after the broker accepts records again",
-    lambda measured: measured.resumed_s,
-    lambda bounds: GOES_ON_S,
-)
+    "every partition delivers records again", "3 s after the broker accepts records again",
+    lambda measured: measured.resumed_s, lambda bounds: 3.0,
+)  # fmt: skip
 KEEPS_ITS_GENERATION = none_of("generations", "the group is not rebalanced", lambda measured: measured.generations)
 SETTLED_WITHOUT_THE_LEADER = Promise(
-    "the group is Stable without the killed leader",
-    "session timeout + 2 ticks + 1.5 s after each kill",
-    lambda measured: measured.settled_s,
-    recovered_s,
-)
+    "the group is Stable without the killed leader", "session timeout + 2 ticks + 1.5 s after each kill",
+    lambda measured: measured.settled_s, recovered_s,
+)  # fmt: skip
 SETTLED_BY_THE_NEXT = replace(SETTLED_WITHOUT_THE_LEADER, name="the group is Stable with its members")
 NEXT_LEADER_AFTER_A_HANG = Promise(
-    "the next leader's answer is adopted",
-    "assignment_timeout + 0.2 s (backoff) + 1 s after the first ask",
-    lambda measured: measured.asks.longest_s,
-    lambda bounds: bounds["assignment_timeout"] + BACKOFF_S + RECOVERED_S,
-)
+    "the next leader's answer is adopted", "assignment_timeout + 0.2 s (backoff) + 1 s after the first ask",
+    lambda measured: measured.asks.longest_s, lambda bounds: bounds["assignment_timeout"] + BACKOFF_S + RECOVERED_S,
+)  # fmt: skip
 NEXT_LEADER_AFTER_AN_ERROR = replace(
     NEXT_LEADER_AFTER_A_HANG,
-    rule="0.2 s (backoff) + 1 s after the first ask",
-    bound=lambda bounds: BACKOFF_S + RECOVERED_S,
-)
+    rule="0.2 s (backoff) + 1 s after the first ask", bound=lambda bounds: BACKOFF_S + RECOVERED_S,
+)  # fmt: skip
 NOTHING_IS_REVOKED = none_of(
     "partitions", "no partition is revoked before an answer is adopted", lambda measured: measured.asks.revoked
 )
 OTHERS_FETCH_ON = Promise(
     "members other than the leader continue to fetch",
     "no record of one of their partitions for at most 1 s during an ask",
-    lambda measured: measured.asks.silent_s,
-    lambda bounds: SILENT_S,
-)
+    lambda measured: measured.asks.silent_s, lambda bounds: 1.0,
+)  # fmt: skip
 EVERYBODY_HEARS = none_of(
-    "members",
-    "every member acknowledges assignment-failed",
-    lambda measured: measured.asks.unheard,
-    "0 members without",
-)
+    "members", "every member acknowledges assignment-failed",
+    lambda measured: measured.asks.unheard, "0 members without",
+)  # fmt: skip
 OTHERS_UNDISTURBED = (NOTHING_IS_REVOKED, OTHERS_FETCH_ON, EVERYBODY_HEARS)
 ASKED_ONCE = none_of(
     "asks", "each ask gets one answer, which is adopted", lambda measured: measured.asks.repeated, "0 further asks"
 )
 ONE_GENERATION_EACH = none_of(
-    "generations",
-    "each change of members begins one generation",
-    lambda measured: abs(measured.generations - measured.changes),
-    "0 generations more or fewer",
-)
+    "generations", "each change of members begins one generation",
+    lambda measured: abs(measured.generations - measured.changes), "0 generations more or fewer",
+)  # fmt: skip

@@ -4,6 +4,7 @@ records."""
 from __future__ import annotations
 
 import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -12,7 +13,6 @@ from subprocess import SubprocessError
 from coordinator.admin.topics import alter_topic, create_topic, delete_topic
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.store import Delete, Operation, SetData
-from coordinator.zk.znodes.partitions import PartitionSet
 from coordinator.zk.znodes.paths import COORDINATOR, Brokers, GroupPaths
 
 from ..base.processes import NotReached, wait_for
@@ -185,14 +185,10 @@ def _broker_killed(stage: Stage) -> None:
     stage.fault("kill-broker")
     stage.broker.kill()
     time.sleep(AWAY_S)
-    before = stage.produced_by_partition()
+    more = Counter({part: count + 1 for part, count in stage.produced_by_partition().items()})
     stage.start_broker()
-
-    def is_back() -> bool:
-        now = stage.produced_by_partition()
-        return all(now[part] > count for part, count in before.items())
-
-    wait_for(is_back, READY_S, "the broker accepts records for every partition again")
+    what = "the broker accepts records for every partition again"
+    wait_for(lambda: more <= stage.produced_by_partition(), READY_S, what)
     stage.fault(BROKER_RETURNS)
 
 
@@ -211,6 +207,7 @@ KAFKA = (
 
 
 GROWN_BY = 2
+SEALED_S = 20.0
 STATE_LOST_S = 70.0
 AGAIN_S = 30.0
 SCRIBBLE = b"\x00\xffscribbled by hand"
@@ -222,7 +219,7 @@ def _grown(stage: Stage) -> None:
     alter_topic(stage.store, Brokers(), stage.settings.topic, count)
     stage.partition_count = count
     stage.wait_settled(stage.slots())
-    _is_sealed_from(stage, stage.partitions() - before)
+    stage.wait_sealed(stage.partitions() - before, SEALED_S)
 
 
 def _recreated(stage: Stage) -> None:
@@ -233,14 +230,7 @@ def _recreated(stage: Stage) -> None:
     create_topic(stage.store, Brokers(), stage.settings.topic, stage.settings.partitions)
     stage.start_producer()
     stage.wait_settled(stage.slots())
-    _is_sealed_from(stage, stage.partitions())
-
-
-def _is_sealed_from(stage: Stage, partitions: PartitionSet) -> None:
-    """Wait for a sealed record of each of these partitions."""
-    wait_for(
-        lambda: all(stage.sealed_offsets().get(part) for part in partitions), 20.0, "the new partitions are sealed"
-    )
+    stage.wait_sealed(stage.partitions(), SEALED_S)
 
 
 def _deleted(stage: Stage) -> None:

@@ -14,20 +14,11 @@ from functools import partial
 
 from coordinator.admin.groups import Reading
 from coordinator.admin.regions import read_contributions, request
+from coordinator.zk.znodes import regions
 from coordinator.zk.znodes.group_state import decoded
 from coordinator.zk.znodes.paths import RegionPaths
 from coordinator.zk.znodes.records import DRAIN, START_FETCHER, STOP_FETCHER
-from coordinator.zk.znodes.regions import (
-    ABANDONED,
-    COMPLETED,
-    INITIAL,
-    RESET,
-    RESETTING,
-    RUNNING,
-    Contribution,
-    Region,
-    RegionRequest,
-)
+from coordinator.zk.znodes.regions import COMPLETED, RESET, Contribution, Region, RegionRequest
 
 from ..base.processes import NotReached, wait_for
 from ..base.settings import REGION, Settings
@@ -60,7 +51,7 @@ def wait_region(stage: Stage, above: Region, cut: bool = True) -> Region:
     def look() -> Region | None:
         region = region_of(stage)
         is_newer = region.sequence > above.sequence if cut else region.reset > above.reset
-        return region if region.state == RUNNING and is_newer else None
+        return region if region.state == regions.RUNNING and is_newer else None
 
     what = "a checkpoint completes" if cut else "every member's state is restored after a reset"
     return wait_for(look, READY_S, f"the region is Running: {what}")
@@ -183,10 +174,10 @@ def _has(stage: Stage, checkpoint: int, end: str) -> bool:
 def _reset_to_initial(stage: Stage) -> None:
     before = region_of(stage)
     stage.fault("reset", group=stage.settings.group)
-    request(stage.store, REGION, RegionRequest(RESET, "a drill", sequence=INITIAL))
+    request(stage.store, REGION, RegionRequest(RESET, "a drill", sequence=regions.INITIAL))
     after = wait_region(stage, before, cut=False)
     is_kept = stage.store.get(PATHS.checkpoint(before.sequence)) is not None
-    if is_kept and not _has(stage, before.sequence, ABANDONED):
+    if is_kept and not _has(stage, before.sequence, regions.ABANDONED):
         stage.wrong.append(f"checkpoint {before.sequence} is not abandoned: the region was not reset")
     wait_region(stage, after)
 
@@ -201,7 +192,7 @@ CHECKPOINT_STEPS: Steps = (
     ("after it has completed, reply lost", (f"/{COMPLETED}".encode(),), False),
 )
 RESET_STEPS: Steps = (
-    ("after the region is Resetting, reply lost", (f'"{RESETTING}"'.encode(), b"/request"), False),
+    ("after the region is Resetting, reply lost", (f'"{regions.RESETTING}"'.encode(), b"/request"), False),
     ("after the stops are sent, reply lost", (b"/command-", f'"{STOP_FETCHER}"'.encode()), False),
     ("after the starts are sent, reply lost", (b"/command-", f'"{START_FETCHER}"'.encode()), False),
 )

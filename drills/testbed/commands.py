@@ -18,7 +18,7 @@ from coordinator.zk.znodes.group_state import STABLE
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.records import CoordinatorRecord
 
-from ..base.processes import NotReached, Process, held, module_command, wait_for
+from ..base.processes import NotReached, Process, Variables, held, module_command, wait_for
 from ..base.settings import POOL, QUERY, Settings
 from ..environments.base import COORDINATOR, MEMBER, connect_string
 from ..faults.proxy import Proxy, ZxidClock
@@ -28,6 +28,7 @@ Produced = dict[str, dict[str, dict[str, int]]]
 
 READY_S = 30.0
 SPARK_READY_S = 180.0
+DRAINED_S = 20.0
 
 
 def slot(number: int) -> str:
@@ -99,12 +100,7 @@ class Processes:
     """
 
     def __init__(
-        self,
-        store: Store,
-        folder: Path,
-        settings: Settings,
-        proxies: Proxies,
-        variables: Callable[[str], Mapping[str, str]],
+        self, store: Store, folder: Path, settings: Settings, proxies: Proxies, variables: Callable[[str], Variables]
     ) -> None:
         self.store = store
         self.folder = folder
@@ -147,8 +143,8 @@ class Processes:
 
     def start_pool(self) -> Process:
         """Start the driver's part of the pool: it declares the slots as running."""
-        fields = self._consumer_fields("pool")
-        return self._workload("pool", "slot.keep_pool", **fields, pool=POOL, run="drill", slots=MOST_SLOTS)
+        pool = {"pool": POOL, "run": "drill", "slots": MOST_SLOTS}
+        return self._workload("pool", "slot.keep_pool", **self._consumer_fields("pool"), **pool)
 
     def start_slot(self, number: int) -> Process:
         """Start a fetcher; in a consistent region a counting application."""
@@ -171,12 +167,11 @@ class Processes:
 
     def start_spark(self) -> Process:
         """Start the Spark application, with a query, and with the pool if slots run in executors."""
-        fields: dict[str, object] = {"folder": str(self.folder), "zk": self._proxies.hosts("spark")}
-        fields |= {"group": self.settings.group, "query": QUERY}
+        options = self._consumer_fields("spark")
+        fields = {"folder": str(self.folder), "zk": options.pop("zk"), "group": options.pop("group"), "query": QUERY}
         if self.settings.spark == "pool":
-            pool = {**self._consumer_fields("spark"), "pool": POOL, "segments_dir": str(self.segments_dir)}
-            options = {name: value for name, value in pool.items() if name not in ("zk", "group")}
-            fields["pool"] = {**options, "slots": self.settings.slots}
+            pool = {"pool": POOL, "segments_dir": str(self.segments_dir), "slots": self.settings.slots}
+            fields["pool"] = {**options, **pool}
         return self._workload("spark", "spark_app.main", **fields)
 
     def start_churn(self, times: int, seed: int) -> Process:
@@ -224,7 +219,6 @@ class Processes:
     # ---- probes
 
     def group(self) -> ShownGroup:
-        """The group in ZooKeeper."""
         return read_group(Reading(self.store), self.settings.group)
 
     def elected(self) -> CoordinatorRecord | None:
@@ -306,7 +300,6 @@ class Processes:
         return counts
 
     def stop_producing(self) -> None:
-        """Stop the producer."""
         producer = self._producer()
         if not producer.is_running:
             raise NotReached("the producer ended unexpectedly")
@@ -333,23 +326,22 @@ class Processes:
             if offset is not None
         }
 
-    def drained(self, timeout_s: float = 20.0) -> None:
-        """Wait until all produced records are sealed.
+    def wait_sealed(self, partitions: PartitionSet, timeout_s: float) -> None:
+        """Wait for a sealed record of each of these partitions.
 
         :raises NotReached: after `timeout_s`.
         """
-        wanted = {
-            TopicPartition(topic, int(number)): count
-            for topic, ids in self.produced().items()
-            for numbers in list(ids.values())[-1:]
-            for number, count in numbers.items()
-        }
+        what = "records of every partition are sealed"
+        wait_for(lambda: all(map(self.sealed_offsets().get, partitions)), timeout_s, what)
 
-        def is_sealed() -> bool:
-            offsets = self.sealed_offsets()
-            return all(offsets.get(part, 0) >= count for part, count in wanted.items())
+    def drained(self) -> None:
+        """Wait until all produced records are sealed.
 
-        wait_for(is_sealed, timeout_s, "every produced record is sealed")
+        :raises NotReached: when they are not in time.
+        """
+        newest = [(topic, list(ids.values())[-1]) for topic, ids in self.produced().items()]
+        wanted = Counter({TopicPartition(topic, int(n)): count for topic, ends in newest for n, count in ends.items()})
+        wait_for(lambda: wanted <= Counter(self.sealed_offsets()), DRAINED_S, "every produced record is sealed")
 
     def caught_up(self, timeout_s: float) -> None:
         """Wait until the query, if there is one, has delivered all produced records.
@@ -357,9 +349,6 @@ class Processes:
         :raises NotReached: after `timeout_s`.
         """
         wanted = self.produced_by_partition().total()
-
-        def is_there() -> bool:
-            rows = self.streamed()
-            return rows is None or sum(int(str(row["rows"])) for row in rows) >= wanted
-
-        wait_for(is_there, timeout_s, "the query has delivered every record")
+        if self.settings.spark:
+            what = "the query has delivered every record"
+            wait_for(lambda: sum(int(str(each["rows"])) for each in self.streamed() or ()) >= wanted, timeout_s, what)

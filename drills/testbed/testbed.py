@@ -254,7 +254,6 @@ class Stage(Processes):
         return [own, zookeeper, *histories]
 
     def end(self) -> None:
-        """End every process."""
         end_all(self._started)
 
     def __enter__(self) -> Self:
@@ -326,13 +325,11 @@ class DataFrameReader:
         answers = unheard()
         if not answers:
             self.close()  # its remaining children
-            raise NotReached(f"Spark has ended: {self._last_words()}")
+            lines = (self._folder / "reader.log").read_text(errors="replace").splitlines()
+            last = next((shown(line, 300) for line in reversed(lines) if line.strip()), "no output")
+            raise NotReached(f"Spark has ended: {last}")
         self._heard += 1
         return answers[0]
-
-    def _last_words(self) -> str:
-        lines = (self._folder / "reader.log").read_text(errors="replace").splitlines()
-        return next((shown(line, 300) for line in reversed(lines) if line.strip()), "no output")
 
     def close(self) -> None:
         """End it; the JVM ends shortly after its Python process."""

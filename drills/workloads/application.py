@@ -142,9 +142,8 @@ class Sketching(Callbacks):
         self._checkpoint = checkpoint
         self.record_state("saved")
         member = [[*key, *each] for key, each in sorted(self.by_topic_id.items())]
-        return State(
-            {part: json.dumps(each).encode() for part, each in self.by_partition.items()}, json.dumps(member).encode()
-        )
+        partitions = {part: json.dumps(each).encode() for part, each in self.by_partition.items()}
+        return State(partitions, json.dumps(member).encode())
 
     def on_reset(self, checkpoint: int, state: State) -> None:
         self._checkpoint = checkpoint
@@ -207,13 +206,13 @@ class Counts(Sketching):
         return self._store
 
     def on_drain(self) -> None:
-        """See `Callbacks`. There is nothing to finish; it hangs while the gate is shut."""
+        """There is nothing to finish; it hangs while the gate is shut."""
         if not self.gate.is_open:
             emit("hangs in on_drain")
             self.gate.pass_through()
 
     def record(self, event: str, **fields: Any) -> None:
-        """See `Sketching`. Adds the newest zxid seen by the process."""
+        """Adds the newest zxid seen by the process."""
         if self._store is not None:
             self._heard = max(self._heard, self._store.last_zxid)
         names = {"group": self.config.group, "consumer": self.config.consumer}

@@ -29,7 +29,7 @@ GROUP = "drill-independent"
 
 
 def main(fields: Fields) -> None:
-    """See `produce`; it creates the topics with `partitions`. `servers` are the brokers."""
+    """Produce to the brokers `servers`; creates the topics with `partitions`."""
     gate, servers = HangGate(), fields.text("servers")
     options = {"bootstrap.servers": servers, "log_level": 0, "enable.idempotence": True}
     patient = {"message.timeout.ms": 0, "reconnect.backoff.max.ms": 200, "linger.ms": 0}

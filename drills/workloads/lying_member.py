@@ -246,9 +246,8 @@ def _json(value: Mapping[str, Any]) -> bytes:
 def main(fields: Fields) -> None:
     """Lie until SIGTERM, or an eviction. `lie` is the kind; the rest is as in `ConsumerConfig`."""
     gate, group, consumer = HangGate(), fields.text("group"), fields.text("consumer")
-    runtime = ThreadRuntime(
-        recorder_in(fields.text("history_dir"), consumer, kind="liar", group=group, consumer=consumer)
-    )
+    recorder = recorder_in(fields.text("history_dir"), consumer, kind="liar", group=group, consumer=consumer)
+    runtime = ThreadRuntime(recorder)
     store = open_kazoo(fields.text("zk"), fields.number("session_timeout_ms"))
     poll_ms = fields.number("max_poll_interval_ms")
     member = LyingMember(store, runtime, group, consumer, topics_of(fields), fields.text("lie"), poll_ms)

@@ -72,7 +72,7 @@ def produce(gate: HangGate, fields: Fields, write: Callable[[Topic, int], None],
 
 
 def main(fields: Fields) -> None:
-    """See `produce`; the records are in `log_dir`."""
+    """Produce into `log_dir`."""
     ends: Ends = {}
     producers: dict[str, tuple[Topic, Producer]] = {}
 

@@ -132,8 +132,7 @@ class DrillAssignor(ClientAssignor):
         self._state = bytes(state_bytes)
 
     def assign(self, cluster: Cluster, metadata: Mapping[str, bytes]) -> Mapping[str, Assignment]:
-        """See `ClientAssignor`.
-
+        """
         :raises RuntimeError: when it misbehaves so.
         """
         if not self._gate.is_open:
@@ -160,7 +159,7 @@ def install(strategy: str, gate: HangGate, misbehaves: str, state_bytes: int = 0
 
 
 class _Package(Distribution):
-    """The metadata of a package without a folder; the class is also its finder, which finds no module."""
+    """The metadata of a package without a folder; the class is also its finder."""
 
     FILES = {  # noqa: RUF012
         "METADATA": "Metadata-Version: 2.1\nName: zk-group-drill-assignor\nVersion: 0\n",
@@ -179,4 +178,4 @@ class _Package(Distribution):
 
     @staticmethod
     def find_spec(fullname: str, path: object = None, target: object = None) -> None:
-        """See `importlib.abc.MetaPathFinder`."""
+        """It finds no module."""

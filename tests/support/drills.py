@@ -34,7 +34,7 @@ several turns in a promise: they are `quiet`."""
 FEW = ("coordinator-sigkill", "consumer-cut", "disk-full", "zookeeper-leader-sigkill")
 """Drills of a node, a consumer, a seal and a server: those of `scripts/test` without `full`."""
 BESIDE_OTHERS = [
-    name for name, drill in DRILLS.items() if drill.is_short and not drill.lacks(Embedded.can) and name not in QUIET
+    name for name, drill in DRILLS.items() if drill.is_short and drill.needs <= Embedded.can and name not in QUIET
 ]
 """The rest of the short set on embedded servers."""
 IN_DOCKER = ("zookeeper-leader-sigkill", "zookeeper-leader-pause", "zookeeper-leader-cut-off")

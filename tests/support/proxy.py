@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable
 
@@ -44,6 +45,22 @@ class Proxy(proxy.Proxy):
         super().__init__(upstream, clock, access)
         self.requests: Counter[int] = Counter()
         self.losses: list[Loss] = []
+        self._flows = threading.Event()
+        self._flows.set()
+
+    def hold(self) -> None:
+        """Hold back all bytes in both directions until `resume`."""
+        self._flows.clear()
+
+    def resume(self) -> None:
+        self._flows.set()
+        super().resume()
+
+    def swallows(self, link: proxy._Link) -> bool:
+        while not self._flows.wait(0.02):
+            if link.is_cut:
+                return True
+        return super().swallows(link)
 
     @property
     def connections(self) -> int:

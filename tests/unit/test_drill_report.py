@@ -16,9 +16,8 @@ from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import STOP_FETCHER, Channel, Command
 from drills.evidence.files import merged_history, with_strangers
 from drills.evidence.measurements import FAIL, INCONCLUSIVE, PASS, Measured, RecordCounts, counted, decided, together
-from drills.reports.facts import MINUS, amount, moment, seconds, sentences
+from drills.reports.facts import MINUS, NUMBERS, amount, further_numbers, moment, numbers, seconds, sentences
 from drills.reports.page import code, markdown, plain
-from drills.reports.tables import NUMBERS, further_numbers, numbers
 from drills.testbed.commands import has_remnants
 from tests.support.made_drill import DRILLS, happened, history, run
 from tests.support.made_histories import BOUNDS
