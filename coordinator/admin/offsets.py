@@ -335,7 +335,9 @@ class OffsetReset:
         timestamp_ms = self.request.to.timestamp_ms
         for partition in partitions:
             topic, offset = self.topics[partition.topic], offsets.get(partition)
-            known = (offset.of(topic.id), offset.version) if offset is not None else (None, None)
+            known: tuple[int | None, int | None] = (
+                (offset.of(topic.id), offset.version) if offset is not None else (None, None)
+            )
             bounds = self.bounds_of(topic, partition.partition, timestamp_ms)
             yield PartitionOffsets(partition, topic.id, *known, *bounds)
 
