@@ -335,11 +335,9 @@ class OffsetReset:
         timestamp_ms = self.request.to.timestamp_ms
         for partition in partitions:
             topic, offset = self.topics[partition.topic], offsets.get(partition)
-            known: tuple[int | None, int | None] = (
-                (offset.of(topic.id), offset.version) if offset is not None else (None, None)
-            )
-            bounds = self.bounds_of(topic, partition.partition, timestamp_ms)
-            yield PartitionOffsets(partition, topic.id, *known, *bounds)
+            current, version = (offset.of(topic.id), offset.version) if offset is not None else (None, None)
+            earliest, latest, at = self.bounds_of(topic, partition.partition, timestamp_ms)
+            yield PartitionOffsets(partition, topic.id, current, version, earliest, latest, at)
 
     def _warn_of_segments(self, group: str, new: Sequence[NewOffset]) -> None:
         """Sealed segments end at the group's offsets: records fetched after the reset do not join them."""
