@@ -21,18 +21,10 @@ from coordinator.zk.znodes.partitions import TopicPartition
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 
-LOG_SCHEMA = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", TIMESTAMP),
-        ("timestampType", pa.int32()),
-        ("headers", HEADERS),
-    ]
-)
+LOG_SCHEMA = pa.schema([
+    ("key", pa.binary()), ("value", pa.binary()), ("topic", pa.string()), ("partition", pa.int32()),
+    ("offset", pa.int64()), ("timestamp", TIMESTAMP), ("timestampType", pa.int32()), ("headers", HEADERS),
+])  # fmt: skip
 """The schema of a fetched batch: the columns of Spark's Kafka source in their order, with Spark's Arrow types.
 
 `timestampType` is Kafka's: 0 when the producer set the time, 1 when the log did. A record without headers has null.

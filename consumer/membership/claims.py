@@ -60,15 +60,8 @@ def release_operations(
 def after_command(channel: Channel, name: str, command: Command, refused: PartitionSet = NONE) -> Channel:
     """The channel once `command` has been applied, except `running`; `refused` could not be claimed."""
     ask = channel.ask if command.partitions else command.ask
-    return replace(
-        channel,
-        epoch=command.epoch,
-        generation=command.generation,
-        command=name,
-        refused=refused,
-        ask=ask,
-        region=_progress(channel.region, command),
-    )
+    after = replace(channel, epoch=command.epoch, generation=command.generation, command=name, refused=refused)
+    return replace(after, ask=ask, region=_progress(channel.region, command))
 
 
 def _progress(before: Progress | None, command: Command) -> Progress | None:

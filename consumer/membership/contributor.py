@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
-from coordinator.zk.store import Check, Create, Delete, Node, Store
+from coordinator.zk.store import Check, Create, Delete, Store
 from coordinator.zk.znodes.json_fields import readable
 from coordinator.zk.znodes.paths import RegionPaths
 from coordinator.zk.znodes.records import DRAIN, Channel, Command
@@ -99,7 +99,9 @@ class Contributor(Role, ABC):
         progress = replace(channel.region or Progress(), drained=order.checkpoint)
         after = replace(channel, epoch=command.epoch, command=name, running=dict(given.offsets), region=progress)
         where = self.paths.contribution(order.checkpoint, self._config.group, self._config.consumer)
-        self._is_first = self._sorts_first(node, order.checkpoint)
+        begun = readable(Checkpoint.parse, self.paths.checkpoint(order.checkpoint), node)
+        participants = begun.participants.get(self._config.group, ()) if begun is not None else ()
+        self._is_first = min(participants, default="") == self._config.consumer
         # Before it is sent: no records are taken in until the end is read.
         self._paused_for, self._draining_for = order.checkpoint, 0
         self._looked_at = self._runtime.monotonic()
@@ -154,11 +156,6 @@ class Contributor(Role, ABC):
     def _completed(self, store: Store, checkpoint: int) -> None:
         """A checkpoint has completed, and this member is the first of its participants in the group."""
         return None
-
-    def _sorts_first(self, checkpoint: Node, sequence: int) -> bool:
-        there = readable(Checkpoint.parse, self.paths.checkpoint(sequence), checkpoint)
-        participants = there.participants.get(self._config.group, ()) if there is not None else ()
-        return min(participants, default="") == self._config.consumer
 
     def _names_at_the_end(self, store: Store, checkpoint: int) -> Sequence[str] | None:
         """The children of a checkpoint that has ended, empty when it was removed; None while it is open."""

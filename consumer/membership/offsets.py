@@ -207,9 +207,8 @@ class CommittedOffsets:
             self._paths.group, len(starts), ",".join(f"{place}:{count}" for place, count in sorted(places.items())),
         )  # fmt: skip
         for partition, start in starts.items():
-            log.debug(
-                "partition start recorded: partition=%s offset=%d position=%s", partition, start.offset, start.start
-            )
+            place = partition, start.offset, start.start
+            log.debug("partition start recorded: partition=%s offset=%d position=%s", *place)
 
     def _start(self, partition: TopicPartition, start: OffsetRecord, node: Node | None) -> Operation:
         """Records a start when there is no offset of this topic; refused when one was written meanwhile."""
@@ -237,11 +236,9 @@ class CommittedOffsets:
             if partition in channel.running:
                 raise error
 
-    def _there(
-        self, store: Store, path: Callable[[str, int], str], partitions: Iterable[TopicPartition]
-    ) -> frozenset[TopicPartition]:
-        """Which of `partitions` have a znode at `path`."""
-        ordered = sorted(partitions)
+    def _there(self, store: Store, path: Callable[[str, int], str], parts: Iterable[TopicPartition]) -> PartitionSet:
+        """Which of `parts` have a znode at `path`."""
+        ordered = sorted(parts)
         nodes = store.get_many([path(*partition) for partition in ordered])
         return frozenset(part for part, node in zip(ordered, nodes, strict=True) if node is not None)
 

@@ -245,16 +245,11 @@ def _look(store: Store, paths: GroupPaths, consumer: str) -> Predecessor:
     channel = channel.without(part for part in running if part.topic not in known or not owners.get(part, True))
     running = sorted(channel.running)
     offsets = store.get_many([paths.offset(*partition) for partition in running])
-    return Predecessor(
-        version=node.stat.version,
-        written_ms=node.stat.mtime_ms if channel.is_live else 0,
-        channel=channel,
-        commands=tuple(sorted(listing.names if listing else ())),
-        has_id=store.get(paths.id(consumer)) is not None,
-        has_seat=store.get(paths.seat(consumer)) is not None,
-        owned=frozenset(part for part in running if owners.get(part)),
-        known_offsets=frozenset(part for part, node in zip(running, offsets, strict=True) if node is not None),
-    )
+    known_offsets = frozenset(part for part, one in zip(running, offsets, strict=True) if one is not None)
+    version, written_ms = node.stat.version, node.stat.mtime_ms if channel.is_live else 0
+    commands, owned = tuple(sorted(listing.names if listing else ())), frozenset(filter(owners.get, running))
+    has_id, has_seat = (store.get(path(consumer)) is not None for path in (paths.id, paths.seat))
+    return Predecessor(version, written_ms, channel, commands, has_id, has_seat, owned, known_offsets)
 
 
 def _own(store: Store, paths: GroupPaths, channel: Channel) -> dict[TopicPartition, bool]:
@@ -497,9 +492,8 @@ class Registrar:
             registration = self._registration(store, fenced.incarnation)
             written: list[Operation] = [SetData(path, registration.to_bytes())]
             if registration.instance_id and (node := store.get(seat)) is not None:
-                after = Seat(
-                    registration, round(store.negotiated_timeout_s * 1000), Seat.parse(seat, node.data).removed
-                )
+                timeout_ms, removed = round(store.negotiated_timeout_s * 1000), Seat.parse(seat, node.data).removed
+                after = Seat(registration, timeout_ms, removed)
                 written.append(SetData(seat, after.to_bytes(), node.stat.version))
             fenced.guarded(written)
         except (StoreError, BadData) as error:

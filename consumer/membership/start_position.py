@@ -69,10 +69,8 @@ class StartRule:
 
         :raises UsageError: when one of them is invalid.
         """
-        require(
-            auto_offset_reset in RESETS,
-            f"auto_offset_reset must be one of {', '.join(RESETS)}, not {shown(auto_offset_reset)}",
-        )
+        wrong = f"auto_offset_reset must be one of {', '.join(RESETS)}, not {shown(auto_offset_reset)}"
+        require(auto_offset_reset in RESETS, wrong)
         return cls(_parsed(str(start_position).strip()), auto_offset_reset)
 
     def place(self, came_later: bool) -> OffsetSpec | None:

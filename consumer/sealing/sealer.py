@@ -350,18 +350,10 @@ class SegmentCommit:
         file = segment_file(group, self._consumer, channel.incarnation, self._number)
         size = self._files.write(file, records.batches)
         self._is_sent = False
-        self.pending = Segment(
-            file=file,
-            segments_dir=self._files.url,
-            rows=records.rows,
-            size=size,
-            ranges=records.ranges,
-            consumer=self._consumer,
-            incarnation=channel.incarnation,
-            generation=channel.generation,
-            missing=records.missing,
-            discontinuities={part: cause for part, cause in channel.discontinuities.items() if part in records},
-        )
+        causes = {part: cause for part, cause in channel.discontinuities.items() if part in records}
+        writer = self._consumer, channel.incarnation, channel.generation
+        contents = records.rows, size, records.ranges
+        self.pending = Segment(file, self._files.url, *contents, *writer, records.missing, causes)
         return self.pending
 
     def commit(self, member: ConsumerMember, segment: Segment) -> None:

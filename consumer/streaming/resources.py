@@ -82,9 +82,8 @@ def context_of(spark: SparkSession) -> SparkContext:
     """
     sc = classic_context(spark)
     conf = sc.getConf()
-    if _is_true(conf, "spark.python.worker.killOnIdleTimeout") and _number(
-        conf, "spark.python.worker.idleTimeoutSeconds"
-    ):
+    is_killed = _is_true(conf, "spark.python.worker.killOnIdleTimeout")
+    if is_killed and _number(conf, "spark.python.worker.idleTimeoutSeconds"):
         raise UsageError(
             "spark.python.worker.killOnIdleTimeout=true kills slots, which are silent by nature: "
             "set it to false, or spark.python.worker.idleTimeoutSeconds to 0"

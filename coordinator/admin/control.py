@@ -92,9 +92,8 @@ def _change_paused(store: Store, change: Callable[[PausedRecord], PausedRecord],
         after = change(_parsed(node, is_lenient))
         data = after.to_bytes()
         if after and len(data) > MAX_ZNODE_BYTES:
-            raise UsageError(
-                f"{PAUSED} has no room for more pauses: shorten the reasons, or pause every group with `pause`"
-            )
+            remedy = "shorten the reasons, or pause every group with `pause`"
+            raise UsageError(f"{PAUSED} has no room for more pauses: {remedy}")
         if node is None:
             return Change([Create(PAUSED, data)] if after else [], after)
         operation: Operation = SetData(PAUSED, data, node.stat.version) if after else Delete(PAUSED, node.stat.version)

@@ -98,18 +98,9 @@ def read_status(store: Store, brokers: znodes.Brokers, now_ms: int | None = None
     groups = tuple(_group(reading, name, now_ms) for name in reading.names(znodes.GROUPS))
     regions = tuple(read_region(reading, name, NEWEST_CHECKPOINTS) for name in reading.names(znodes.REGIONS))
     topics = tuple(usable_topics(reading, brokers).values())
-    return Status(
-        coordinator=elected,
-        epoch=epoch.epoch if epoch else None,
-        groups=groups,
-        topics=topics,
-        problems=reading.problems,
-        coordinator_session=session,
-        paused=paused,
-        regions=regions,
-        turn_times=reading.parsed(znodes.TURN_TIMES, records.TurnTimes.parse),
-        standby=_standby(reading, session or 0),
-    )
+    times, standby = reading.parsed(znodes.TURN_TIMES, records.TurnTimes.parse), _standby(reading, session or 0)
+    number, problems = epoch.epoch if epoch else None, reading.problems
+    return Status(elected, number, groups, topics, problems, session, paused, regions, times, standby)
 
 
 def _coordinator(reading: Reading) -> tuple[records.EpochRecord | None, records.CoordinatorRecord | None, int | None]:

@@ -121,17 +121,10 @@ def look(store: Store, group: str) -> Standing:
     owned = partitions_below(store, paths.owners, topics)
     by_seat = existing_nodes(store, seats, paths.seat)
     channels = existing_nodes(store, consumers, paths.channel)
-    return Standing(
-        paths,
-        exists=True,
-        state=state,
-        version=node.stat.version if node is not None else None,
-        members=tuple(sorted(ids.names)) if ids else (),
-        seats=tuple(name for name, _, seat in by_seat if is_seat(seat)),
-        channels=tuple((name, readable(parsed_channel, path, one)) for name, path, one in channels),
-        owned=tuple(owned),
-        has_ids=ids is not None,
-    )
+    members, version = tuple(sorted(ids.names)) if ids else (), node.stat.version if node is not None else None
+    kept = tuple(name for name, _, seat in by_seat if is_seat(seat))
+    known = tuple((name, readable(parsed_channel, path, one)) for name, path, one in channels)
+    return Standing(paths, True, state, version, members, kept, known, tuple(owned), has_ids=ids is not None)
 
 
 def is_seat(node: Node) -> bool:

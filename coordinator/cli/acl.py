@@ -54,16 +54,11 @@ def check_(zk: str, brokers: Brokers, output: str) -> int:
         policy, groups = admin.read_policy(store), admin.group_policies(store)
         deviations = list(admin.check(store, brokers))
     if output == cli.JSON:
-        cli.print_json(
-            {
-                "policy": _policy_json(policy),
-                "groups": {group: list(each.members) if each else [] for group, each in groups.items()},
-                "regions": {group: list(each.regions) for group, each in groups.items() if each and each.regions},
-                "deviations": cli.row_objects(
-                    DEVIATIONS, [(d.path, _texts(d.found), _texts(d.expected), d.meaning) for d in deviations]
-                ),
-            }
-        )
+        members = {group: list(each.members) if each else [] for group, each in groups.items()}
+        regions = {group: list(each.regions) for group, each in groups.items() if each and each.regions}
+        listed = [(each.path, _texts(each.found), _texts(each.expected), each.meaning) for each in deviations]
+        document = {"policy": _policy_json(policy), "groups": members, "regions": regions}
+        cli.print_json({**document, "deviations": cli.row_objects(DEVIATIONS, listed)})
     else:
         _print_policy(policy, groups)
         if deviations:

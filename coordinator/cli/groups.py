@@ -337,9 +337,8 @@ def _assignment(group: admin.ShownGroup) -> tuple[object, ...]:
     """The assigning side, its protocol, and under client-side assignment the adopted and the pending request."""
     client, pending = group.state.client, group.pending
     side = ("client", client.protocol_type) if client is not None else ("coordinator", CONSUMER)
-    asks = [
-        (one.ask.leader if one.ask else None, one.name) if one else (None, None) for one in (group.adopted, pending)
-    ]
+    both = group.adopted, pending
+    asks = [(one.ask.leader if one.ask else None, one.name) if one else (None, None) for one in both]
     return (*side, *asks[0], *asks[1], pending.ask.attempt if pending is not None and pending.ask is not None else None)
 
 
@@ -408,10 +407,9 @@ def history(reading: admin.Reading, group: str) -> Shot:
     """
     admin.checked_group(reading.store, group)
     rebalances = admin.read_history(reading, group)
-    document = [
-        {**{key: getattr(each, key) for key in HISTORY_KEYS}, "evicted": [one.to_json() for one in each.evicted]}
-        for each in rebalances
-    ]
+    document: list[dict[str, object]] = [{key: getattr(each, key) for key in HISTORY_KEYS} for each in rebalances]
+    for own, each in zip(document, rebalances, strict=True):
+        own["evicted"] = [one.to_json() for one in each.evicted]
     pairs = [(record.generation, each) for record in rebalances for each in record.evicted]
     evicted = [(number, one.member, at(one.since_ms) if one.since_ms else None, one.reason) for number, one in pairs]
     rows = [_row(record) for record in rebalances]

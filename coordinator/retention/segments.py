@@ -283,13 +283,11 @@ class SegmentCollector:
             registered = node.stat.pzxid if node else 0
             if registered != group.fetchers[0]:
                 with suppress(AccessDenied):  # the listeners report it
-                    group.fetchers = registered, self._intervals(group.paths)
-
-    def _intervals(self, paths: GroupPaths) -> tuple[int, ...]:
-        members = existing_nodes(self._store, names_below(self._store, paths.ids), paths.id)
-        registrations = (readable(Registration.parse, path, node) for _, path, node in members)
-        # A consumer with an unreadable registration is left out of the group.
-        return tuple(each.seal_interval_ms or SEAL_INTERVAL_MS for each in registrations if each is not None)
+                    ids = existing_nodes(self._store, names_below(self._store, group.paths.ids), group.paths.id)
+                    found = (readable(Registration.parse, path, one) for _, path, one in ids)
+                    # A consumer with an unreadable registration is left out of the group.
+                    intervals = (each.seal_interval_ms or SEAL_INTERVAL_MS for each in found if each is not None)
+                    group.fetchers = registered, tuple(intervals)
 
     def _list_segments(self, group: _Group) -> None:
         """List the changes, and read new segments."""

@@ -174,15 +174,10 @@ def _columns(messages: Sequence[Any]) -> Columns:
     message: Any = ck.Message
     rows = len(messages)
     times = np.fromiter(chain.from_iterable(map(message.timestamp, messages)), np.int64, 2 * rows)
-    return Columns(
-        topics=list(map(message.topic, messages)),
-        partitions=np.fromiter(map(message.partition, messages), np.int32, rows),
-        offsets=np.fromiter(map(message.offset, messages), np.int64, rows),
-        keys=list(map(message.key, messages)),
-        values=list(map(message.value, messages)),
-        timestamps=times.reshape(rows, 2),
-        headers=_headers(messages),
-    )
+    partitions = np.fromiter(map(message.partition, messages), np.int32, rows)
+    offsets = np.fromiter(map(message.offset, messages), np.int64, rows)
+    topics, keys, values = (list(map(field, messages)) for field in (message.topic, message.key, message.value))
+    return Columns(topics, partitions, offsets, keys, values, times.reshape(rows, 2), _headers(messages))
 
 
 def _pieces(messages: Sequence[Any], errors: Sequence[Any]) -> Iterable[Columns | Signal]:
