@@ -366,26 +366,17 @@ def _conclude(
     verdict, why = decided(invariants, promises, records, run.missing, run.wrong)
     run.document = {
         **run.drill.described(environment.touches),
-        "verdict": verdict,
-        "why": why,
-        "seed": run.seed,
-        "started": run.started.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "versions": files.versions(environment.version()),
-        "configuration": asdict(run.settings),
+        "verdict": verdict, "why": why, "seed": run.seed, "started": run.started.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "versions": files.versions(environment.version()), "configuration": asdict(run.settings),
         "ensemble": {
-            "kind": environment.kind,
-            "servers": len(environment.addresses),
-            "hosts": ",".join(environment.addresses),
-            "security": environment.access.described,
-            **environment.details,
+            "kind": environment.kind, "servers": len(environment.addresses), "hosts": ",".join(environment.addresses),
+            "security": environment.access.described, **environment.details,
         },
-        "bounds": dict(bounds),
-        "promises": promises,
+        "bounds": dict(bounds), "promises": promises,
         "marks": {name: {"at": at, "what": WHAT[name]} for name, at in (effects.marks if effects else {}).items()},
         "numbers": effects.to_json() if effects else None,
-        "records": asdict(records),
-        "invariants": invariants,
-    }
+        "records": asdict(records), "invariants": invariants,
+    }  # fmt: skip
 
 
 def _window(run: DrillRun, events: Sequence[Event], fault_at: float) -> list[str]:
