@@ -17,6 +17,7 @@ from typing import Any
 
 from coordinator.zk.errors import CoordinatorError, StoreError, UsageError
 from coordinator.zk.security.access import ZooKeeperAccess, access_at_open
+from coordinator.zk.values import require
 
 from .base.processes import NotReached, wait_for
 from .base.settings import POOL, Settings
@@ -82,8 +83,7 @@ class DrillOptions:
     keep: bool = False
 
     def __post_init__(self) -> None:
-        if self.in_docker and self.zk is not None:
-            raise UsageError("--docker and --zk are mutually exclusive")
+        require(not (self.in_docker and self.zk is not None), "--docker and --zk are mutually exclusive")
         if self.in_docker and self.is_secured:
             raise UsageError("--docker and --secure are mutually exclusive: the servers in containers have no TLS")
         if self.group is not None and self.is_secured:
