@@ -17,6 +17,7 @@ from typing import Any
 
 from coordinator.zk.errors import CoordinatorError, StoreError, UsageError
 from coordinator.zk.security.access import ZooKeeperAccess, access_at_open
+from coordinator.zk.values import require
 
 from .base.processes import NotReached, wait_for
 from .base.settings import POOL, Settings
@@ -82,8 +83,7 @@ class DrillOptions:
     keep: bool = False
 
     def __post_init__(self) -> None:
-        if self.in_docker and self.zk is not None:
-            raise UsageError("--docker and --zk are mutually exclusive")
+        require(not (self.in_docker and self.zk is not None), "--docker and --zk are mutually exclusive")
         if self.in_docker and self.is_secured:
             raise UsageError("--docker and --secure are mutually exclusive: the servers in containers have no TLS")
         if self.group is not None and self.is_secured:
@@ -366,26 +366,17 @@ def _conclude(
     verdict, why = decided(invariants, promises, records, run.missing, run.wrong)
     run.document = {
         **run.drill.described(environment.touches),
-        "verdict": verdict,
-        "why": why,
-        "seed": run.seed,
-        "started": run.started.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "versions": files.versions(environment.version()),
-        "configuration": asdict(run.settings),
+        "verdict": verdict, "why": why, "seed": run.seed, "started": run.started.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "versions": files.versions(environment.version()), "configuration": asdict(run.settings),
         "ensemble": {
-            "kind": environment.kind,
-            "servers": len(environment.addresses),
-            "hosts": ",".join(environment.addresses),
-            "security": environment.access.described,
-            **environment.details,
+            "kind": environment.kind, "servers": len(environment.addresses), "hosts": ",".join(environment.addresses),
+            "security": environment.access.described, **environment.details,
         },
-        "bounds": dict(bounds),
-        "promises": promises,
+        "bounds": dict(bounds), "promises": promises,
         "marks": {name: {"at": at, "what": WHAT[name]} for name, at in (effects.marks if effects else {}).items()},
         "numbers": effects.to_json() if effects else None,
-        "records": asdict(records),
-        "invariants": invariants,
-    }
+        "records": asdict(records), "invariants": invariants,
+    }  # fmt: skip
 
 
 def _window(run: DrillRun, events: Sequence[Event], fault_at: float) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count as numbers_from
 from pathlib import Path
 from typing import TypeVar
@@ -86,14 +86,10 @@ class Bench(Stage):
     """
 
     def __init__(self, scenario: Scenario, ground: Ground) -> None:
-        settings = Settings(
-            session_timeout_ms=ground.session_timeout_ms * (LONG_SESSION_FACTOR if scenario.long_sessions else 1),
-            nodes=scenario.nodes,
-            partitions=scenario.partitions,
-            max_poll_interval_ms=scenario.max_poll_interval_ms,
-            group=GROUP,
-            topic=TOPIC,
-        )
+        session_ms = ground.session_timeout_ms * (LONG_SESSION_FACTOR if scenario.long_sessions else 1)
+        sizes = Settings(nodes=scenario.nodes, partitions=scenario.partitions, group=GROUP, topic=TOPIC)
+        poll_ms = scenario.max_poll_interval_ms
+        settings = replace(sizes, session_timeout_ms=session_ms, max_poll_interval_ms=poll_ms)
         chroot = ground.environment.chroot_of(f"kit-{scenario.name}")
         super().__init__(ground.environment, ground.folder / scenario.name, chroot, settings, 0, "conformance")
         self.scenario = scenario

@@ -21,10 +21,11 @@ from typing import Any
 
 import click
 
-from coordinator.zk.errors import CoordinatorError, MissingProgram, UsageError
+from coordinator.zk.errors import CoordinatorError, MissingProgram
 from coordinator.zk.process.cli import command_words, print_rows
 from coordinator.zk.process.cli import report as say_error
 from coordinator.zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS
+from coordinator.zk.values import require
 from coordinator.zk.znodes.paths import NODES, GroupPaths
 
 from ..base.processes import INTERRUPTS, NotReached, module_command, wait_for
@@ -108,11 +109,9 @@ def conformance(
 
 def _chosen(names: Sequence[str], without: Sequence[str]) -> list[Scenario]:
     for name in names:
-        if name not in SCENARIOS:
-            raise UsageError(f"there is no scenario {name}: see zk-coordinator conformance --list")
+        require(name in SCENARIOS, f"there is no scenario {name}: see zk-coordinator conformance --list")
     for feature in without:
-        if feature not in OPTIONAL:
-            raise UsageError(f"--without takes {', '.join(OPTIONAL)}, not {feature}")
+        require(feature in OPTIONAL, f"--without takes {', '.join(OPTIONAL)}, not {feature}")
     return [each for name, each in SCENARIOS.items() if (name in names if names else each.needs not in without)]
 
 

@@ -13,14 +13,8 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, Self
 
 from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
-from coordinator.zk.security.access import (
-    ACCESS_VARIABLES,
-    DIGEST,
-    SASL,
-    ZooKeeperAccess,
-    digest_identity,
-    environment_of,
-)
+from coordinator.zk.security import access as security
+from coordinator.zk.security.access import DIGEST, SASL, ZooKeeperAccess, digest_identity
 
 from ..base.processes import held
 from ..base.settings import Settings
@@ -76,7 +70,7 @@ class DrillAccess:
 
     def environment(self, role: str) -> dict[str, str]:
         """The environment variables of a process behind a proxy; without secrets, which are in files."""
-        return environment_of(self.behind_proxy(role))
+        return security.environment_of(self.behind_proxy(role))
 
     def acl_ids(self, role: str) -> tuple[str, ...]:
         """The identities of the role as in ACLs; with `has_roles` only its exclusive ones."""
@@ -95,7 +89,7 @@ class DrillAccess:
         Meanwhile this process has no variables of ZooKeeper's access: every session names its own, and no process
         inherits a secret.
         """
-        taken = {name: os.environ.pop(name) for name in ACCESS_VARIABLES if name in os.environ}
+        taken = {name: os.environ.pop(name) for name in security.ACCESS_VARIABLES if name in os.environ}
         try:
             if self._credentials or self._own:
                 folder.mkdir(mode=0o700, parents=True)

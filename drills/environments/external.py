@@ -16,7 +16,7 @@ from coordinator.zk.security.access import ZooKeeperAccess, secured
 from coordinator.zk.session.kazoo_store import open_kazoo
 from coordinator.zk.store import Create, Delete, Operation, Store
 from coordinator.zk.update import clear_below
-from coordinator.zk.values import Address, parsed_hosts
+from coordinator.zk.values import Address, parsed_hosts, require
 from coordinator.zk.znodes import paths
 from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, DRILL, Brokers, GroupPaths, RegionPaths, checked_name
 
@@ -250,27 +250,24 @@ class NamedGroup(External):
         :param store: a session at the root.
         :raises UsageError: when the path is in use, so that a drill would interfere, or when the group exists.
         """
-        if store.get(f"{self.below}{DRILL}") is not None:
-            raise UsageError(ANOTHER)
+        require(store.get(f"{self.below}{DRILL}") is None, ANOTHER)
         self._require_no_group(store)
 
     def _require_no_group(self, store: Store) -> None:
-        if store.get(f"{self.below}{COORDINATOR}") is not None:
-            raise UsageError(f"a coordinator runs at --zk: stop all nodes there before a drill on {self._group}")
-        if store.get(f"{self.below}{paths.PAUSED}") is not None:
-            raise UsageError("groups are paused at --zk: resume them before a drill")
+        is_led, is_paused = (store.get(f"{self.below}{path}") is not None for path in (COORDINATOR, paths.PAUSED))
+        require(not is_led, f"a coordinator runs at --zk: stop all nodes there before a drill on {self._group}")
+        require(not is_paused, "groups are paused at --zk: resume them before a drill")
         groups = _names(store, f"{self.below}{paths.GROUPS}")
-        if self._group in groups:
-            raise UsageError(f"group {self._group} exists: give another name")
+        require(self._group not in groups, f"group {self._group} exists: give another name")
         if groups:
             raise UsageError(
                 f"group {min(groups)} exists at --zk, too: a coordinator manages every group of its path, "
                 "so a drill needs a path without other groups"
             )
-        if REGION in _names(store, f"{self.below}{paths.REGIONS}"):
-            raise UsageError(f"consistent region {REGION} exists at --zk: drills use that name, and remove it")
-        if _names(store, f"{self.below}{Brokers().root}/ids"):
-            raise UsageError("a Kafka broker is registered at --zk: drills create no topic beside it")
+        names = _names(store, f"{self.below}{paths.REGIONS}")
+        require(REGION not in names, f"consistent region {REGION} exists at --zk: drills use that name, and remove it")
+        brokers = _names(store, f"{self.below}{Brokers().root}/ids")
+        require(not brokers, "a Kafka broker is registered at --zk: drills create no topic beside it")
 
 
 def _names(store: Store, path: str) -> list[str]:

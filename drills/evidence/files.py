@@ -57,11 +57,8 @@ def znodes(store: Store, roots: Sequence[str]) -> dict[str, Any]:
         nodes, listings = store.get_many(batch), store.children_many(batch)
         for path, node, listing in zip(batch, nodes, listings, strict=True):
             if node is not None:
-                result[path] = {
-                    "data": node.data.decode("utf-8", "backslashreplace"),
-                    "version": node.stat.version,
-                    "ephemeral_owner": node.stat.ephemeral_owner,
-                }
+                data, stat = node.data.decode("utf-8", "backslashreplace"), node.stat
+                result[path] = {"data": data, "version": stat.version, "ephemeral_owner": stat.ephemeral_owner}
             base = path.rstrip("/")
             pending += [f"{base}/{name}" for name in sorted(listing.names if listing else ())]
     return dict(sorted(result.items()))

@@ -10,26 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from . import timeline as kinds
 from .facts import amount, known_marks, mapping, moment, seconds, text
-from .timeline import (
-    CONSUMER,
-    ELECTED,
-    FAULT,
-    FETCH,
-    GAP,
-    LEASE,
-    LIFE,
-    NODE,
-    OTHER,
-    OVERLAP,
-    PARTITION,
-    PAUSE,
-    Bar,
-    Lane,
-    LaneMark,
-    Timeline,
-    timeline_of,
-)
+from .timeline import CONSUMER, PARTITION, Bar, Lane, LaneMark, Timeline, timeline_of
 
 NAMES_W, LANES_W, ROW_H, LABEL_H = 172.0, 980.0, 18.0, 14.0
 """Pixels: width of the names and of the lanes, height of a lane and of a label above the lanes."""
@@ -43,15 +26,17 @@ AFTERWARDS_S = 15.0
 COLOURS = 5
 LONGEST_NAME = 24
 MARKS_APART = 6
-BARS = {LIFE: (3, 11), FAULT: (3, 11), ELECTED: (3, 11), PAUSE: (5, 7), LEASE: (15, 2),
-        FETCH: (2, 14), GAP: (2, 14), OVERLAP: (1, 16)}  # fmt: skip
+BARS = {kinds.LIFE: (3, 11), kinds.FAULT: (3, 11), kinds.ELECTED: (3, 11), kinds.PAUSE: (5, 7), kinds.LEASE: (15, 2),
+        kinds.FETCH: (2, 14), kinds.GAP: (2, 14), kinds.OVERLAP: (1, 16)}  # fmt: skip
 """Top and height of each kind's bars in their lane, in the order in which they are drawn."""
 
 SIGNS = {"elected": "◆", "session": "✕", "exit": "✕", "over": "✕", "failed": "✕", "start": "▲", "stop": "■",
          "registered": "△", "batch": "|"}  # fmt: skip
 """Marks differ by shape, not by colour only."""
 
-_HEADINGS = {NODE: "Coordinators", CONSUMER: "Consumers", OTHER: "Queries and others", PARTITION: "Partitions"}
+_HEADINGS = {
+    kinds.NODE: "Coordinators", CONSUMER: "Consumers", kinds.OTHER: "Queries and others", PARTITION: "Partitions",
+}  # fmt: skip
 
 
 class Shape(NamedTuple):
@@ -106,7 +91,7 @@ def window(run: Mapping[str, Any], timeline: Timeline) -> tuple[float, float]:
     last = last if last > zero else zero + AFTERWARDS_S
     around = max(last - zero, 4.0)
     start, end = zero - 0.3 * around, last + 0.5 * around
-    bars = [bar for lane in timeline.lanes for bar in lane.bars if bar.kind == OVERLAP]
+    bars = [bar for lane in timeline.lanes for bar in lane.bars if bar.kind == kinds.OVERLAP]
     is_elsewhere = start >= timeline.end or any(bar.end < start or bar.start > end for bar in bars)
     if is_elsewhere or end <= timeline.start or timeline.end - timeline.start <= 1.5 * (end - start):
         return whole
@@ -174,15 +159,15 @@ def _cut(name: str) -> str:
 def described(lane: Lane, bar: Bar, zero: float) -> str:
     """A bar in words: what, from when to when, and its note."""
     what = {
-        FETCH: f"{lane.name} is fetched by {bar.label}",
-        GAP: f"{lane.name} has no fetcher",
-        OVERLAP: f"{lane.name} has two fetchers: {bar.note}",
-        LEASE: f"{lane.name} held its lease",
-        FAULT: f"fault: {bar.label}",
+        kinds.FETCH: f"{lane.name} is fetched by {bar.label}",
+        kinds.GAP: f"{lane.name} has no fetcher",
+        kinds.OVERLAP: f"{lane.name} has two fetchers: {bar.note}",
+        kinds.LEASE: f"{lane.name} held its lease",
+        kinds.FAULT: f"fault: {bar.label}",
     }.get(bar.kind, bar.label)
     until = "the end of the history" if bar.is_open else moment(bar.end, zero)
     during = f"{moment(bar.start, zero)} to {until} ({seconds(bar.end - bar.start)})"
-    return f"{what}, {during}" + (f"; {bar.note}" if bar.note and bar.kind not in (GAP, OVERLAP) else "")
+    return f"{what}, {during}" + (f"; {bar.note}" if bar.note and bar.kind not in (kinds.GAP, kinds.OVERLAP) else "")
 
 
 def _bars(axis: Axis, lane: Lane, y: float, colours: Mapping[str, str]) -> Iterator[Shape]:
@@ -192,11 +177,11 @@ def _bars(axis: Axis, lane: Lane, y: float, colours: Mapping[str, str]) -> Itera
     for bar in sorted(lane.bars, key=lambda bar: order.index(bar.kind)):
         x = axis.x(bar.start)
         width = axis.x(bar.end) - x
-        if not axis.shows(bar.start, bar.end) or (width < 1 and (bar.kind == GAP or (bar.kind, int(x)) in seen)):
+        if not axis.shows(bar.start, bar.end) or (width < 1 and (bar.kind == kinds.GAP or (bar.kind, int(x)) in seen)):
             continue
         seen.add((bar.kind, int(x)))
         top, height = BARS[bar.kind]
-        of = bar.of or (lane.of if bar.kind == LIFE else "")
+        of = bar.of or (lane.of if bar.kind == kinds.LIFE else "")
         kind, title = bar.kind + colours.get(of, ""), described(lane, bar, axis.zero)
         yield Shape(x, y + top, max(width, 1.0), height, kind, title)
 
@@ -208,7 +193,7 @@ def _labels(axis: Axis, lane: Lane, y: float) -> Iterator[Shape]:
     ends = [axis.x(bar.start) for bar in bars[1:]] + [NAMES_W + LANES_W]
     for bar, end in zip(bars, ends, strict=False):  # without bars, too, there is one end
         lasted = seconds(bar.end - bar.start) + (", to the end" if bar.is_open else "")
-        shown = {GAP: lasted, OVERLAP: f"{bar.label} {lasted}"}.get(bar.kind, bar.label)
+        shown = {kinds.GAP: lasted, kinds.OVERLAP: f"{bar.label} {lasted}"}.get(bar.kind, bar.label)
         x = axis.x(bar.start) + 4
         if x + CHAR_W * len(shown) <= end:
             yield Shape(x, y + 12.5, kind=f"in on-{bar.kind}", text=shown)
@@ -216,7 +201,7 @@ def _labels(axis: Axis, lane: Lane, y: float) -> Iterator[Shape]:
 
 def _signs(axis: Axis, lane: Lane, y: float) -> Iterator[Shape]:
     """The marks, and the ends of processes; those of one kind close together are one."""
-    lives = [bar for bar in lane.bars if bar.kind == LIFE and not bar.is_open]
+    lives = [bar for bar in lane.bars if bar.kind == kinds.LIFE and not bar.is_open]
     ended = [LaneMark(bar.end, "exit", f"{bar.label} {bar.note}") for bar in lives]
     found: dict[tuple[str, int], list[LaneMark]] = {}
     for each in (*lane.marks, *ended):
@@ -249,7 +234,7 @@ def trace(run: Mapping[str, Any], events: Sequence[Any]) -> dict[str, Any]:
         found.append({"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": pid}})
         threads: dict[str, int] = {}
         for bar in lane.bars:
-            thread = f"{bar.kind} {bar.label}" if bar.kind == FETCH else bar.kind
+            thread = f"{bar.kind} {bar.label}" if bar.kind == kinds.FETCH else bar.kind
             if thread not in threads:
                 threads[thread] = len(threads) + 1
                 named("thread_name", pid, threads[thread], thread)

@@ -386,13 +386,8 @@ def invariants(run: Mapping[str, Any], zero: float) -> list[Row]:
 def _invariant(name: str, each: Mapping[str, Any], zero: float) -> Row:
     outcome = text(each.get("outcome")) or "missing"
     events = [mapping(event) for event in items(each.get("witness"))] if outcome == "broken" else []
-    return {
-        "name": text(name),
-        "sentence": text(each.get("sentence")),
-        "outcome": outcome,
-        "why": text(each.get("why")),
-        "witnesses": [_witness(event, zero) for event in events],
-    }
+    shown = {"name": text(name), "sentence": text(each.get("sentence")), "outcome": outcome}
+    return {**shown, "why": text(each.get("why")), "witnesses": [_witness(event, zero) for event in events]}
 
 
 def _witness(event: Mapping[str, Any], zero: float) -> Row:

@@ -218,8 +218,7 @@ CONSUMERS = (
         proves="Records that cannot be sealed are fetched again when the disk has room.",
         hypothesis="No partition is revoked; sealing continues when the disk has room; every record comes once.",
         fault="the segments' disk (a small tmpfs; without root, a quota) is full for 3 s",
-        promises=(OWNERS_UNCHANGED,),
-        adjust=lambda settings: replace(settings, segments_mb=16),
+        promises=(OWNERS_UNCHANGED,), adjust=lambda settings: replace(settings, segments_mb=16),
         touches=("as root, a tmpfs of 16 MiB mounted in that folder",),
     ),
     Drill(
@@ -242,8 +241,7 @@ LYING_MEMBERS = tuple(
         proves="A member that breaks the protocol holds up only its own partitions, until the eviction clock ends.",
         hypothesis="All partitions are fetched within max_poll_interval + lease + 1.5 s; every record comes once.",
         fault=f"a member joins: {does}",
-        promises=(GIVEN_UP,),
-        is_short=lie in SHORT,
+        promises=(GIVEN_UP,), is_short=lie in SHORT,
     )
     for lie, does in LIES.items()
     if lie in DRILLED
@@ -321,8 +319,7 @@ SPARK = (
         proves="A slot whose process dies is restarted under its name, and continues after its last segments.",
         hypothesis="Its partitions are fetched in time; the query delivers every record once.",
         fault="SIGKILL to the Python worker that runs a slot",
-        promises=(FETCHED_AGAIN,),
-        is_short=False,
+        promises=(FETCHED_AGAIN,), is_short=False,
     ),
     _in_executors(
         "driver-sigkill", "Kill the Spark driver", _driver_killed,

@@ -341,14 +341,9 @@ def _client_side(settings: Settings, strategy: str, misbehaves: str, timeout_ms:
     :param timeout_ms: `assignment_timeout_ms`; by default so long that no request fails by it.
     """
     patient_ms = max(settings.max_poll_interval_ms, 4 * settings.session_timeout_ms)
-    return replace(
-        settings,
-        strategy=strategy,
-        misbehaves=misbehaves,
-        sweep_interval_ms=SWEEP_MS,
-        max_poll_interval_ms=patient_ms,
-        assignment_timeout_ms=timeout_ms or patient_ms,
-    )
+    patient = replace(settings, sweep_interval_ms=SWEEP_MS, max_poll_interval_ms=patient_ms)
+    answers_ms = timeout_ms or patient_ms
+    return replace(patient, strategy=strategy, misbehaves=misbehaves, assignment_timeout_ms=answers_ms)
 
 
 LEADERS = (

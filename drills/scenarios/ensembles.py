@@ -130,8 +130,7 @@ ENSEMBLES = (
         proves="Clients of a failed server reconnect to another one before their sessions expire.",
         hypothesis=ELECTED,
         fault="SIGKILL to a ZooKeeper follower; it is restarted when the group is settled",
-        promises=(promised.OWNERS_UNCHANGED, promised.FETCHED_AGAIN),
-        is_short=False,
+        promises=(promised.OWNERS_UNCHANGED, promised.FETCHED_AGAIN), is_short=False,
     ),
     _on_three(
         "zookeeper-leader-pause", "Pause the ZooKeeper leader, and resume it",
@@ -139,8 +138,7 @@ ENSEMBLES = (
         proves="A leader that hangs is replaced, and its clients reconnect before their sessions expire.",
         hypothesis=STANDING,
         fault="SIGSTOP to the ZooKeeper leader, and SIGCONT when another one has led for a session timeout",
-        needs=frozenset({PAUSE}),
-        is_short=False,
+        needs=frozenset({PAUSE}), is_short=False,
     ),
     _on_three(
         "zookeeper-leader-cut-off", "Cut the ZooKeeper leader off from its peers",
@@ -199,8 +197,7 @@ KAFKA = (
         hypothesis="No partition changes its owner; fetching resumes when the broker is up; every record comes once.",
         fault="SIGKILL to the only Kafka broker, which is restarted after 3 s",
         promises=(promised.FETCHING_GOES_ON, promised.KEEPS_ITS_GENERATION, promised.OWNERS_UNCHANGED),
-        needs=frozenset({BROKER}),
-        adjust=lambda settings: replace(settings, kafka=True),
+        needs=frozenset({BROKER}), adjust=lambda settings: replace(settings, kafka=True),
         touches=("its own Kafka broker",),
     ),
 )  # fmt: skip

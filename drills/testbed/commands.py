@@ -130,15 +130,12 @@ class Processes:
     def start_node(self, name: str, *more: str) -> Process:
         """Start a coordinator; `more` are further options."""
         options = {
-            "--zk": self._proxies.hosts(name),
-            "--node": name,
-            "--session-timeout-ms": str(self.settings.session_timeout_ms),
-            "--sweep-interval-ms": str(self.settings.sweep_interval_ms),
-            "--assignment-timeout-ms": str(self.settings.assignment_timeout_ms),
-            "--checkpoint-interval-ms": str(CHECKPOINT_MS),
-            "--history-dir": str(self.histories),
-        }
-        words = ["run", *(word for pair in options.items() for word in pair), *more]
+            "zk": self._proxies.hosts(name), "node": name, "history-dir": self.histories,
+            "session-timeout-ms": self.settings.session_timeout_ms,
+            "sweep-interval-ms": self.settings.sweep_interval_ms,
+            "assignment-timeout-ms": self.settings.assignment_timeout_ms, "checkpoint-interval-ms": CHECKPOINT_MS,
+        }  # fmt: skip
+        words = ["run", *(word for option, value in options.items() for word in (f"--{option}", str(value))), *more]
         return self._start(name, module_command("coordinator.cli", words), COORDINATOR)
 
     def start_pool(self) -> Process:
@@ -197,13 +194,9 @@ class Processes:
         """The configuration of a consumer; `name` is its process."""
         settings = self.settings
         fields = {
-            "zk": self._proxies.hosts(name),
-            "group": settings.group,
-            **self._log(),
-            "session_timeout_ms": settings.session_timeout_ms,
-            "max_poll_interval_ms": settings.max_poll_interval_ms,
-            "history_dir": str(self.histories),
-        }
+            "zk": self._proxies.hosts(name), "group": settings.group, **self._log(), "history_dir": str(self.histories),
+            "session_timeout_ms": settings.session_timeout_ms, "max_poll_interval_ms": settings.max_poll_interval_ms,
+        }  # fmt: skip
         if settings.strategy:
             fields |= {"assignment": "client", "protocols": "drill" if settings.misbehaves else settings.strategy}
             fields |= {"strategy": settings.strategy, "misbehaves": settings.misbehaves}

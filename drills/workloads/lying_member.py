@@ -83,17 +83,12 @@ class LyingMember:
         self._version = node.stat.version + 1
 
     def _registration(self) -> dict[str, Any]:
-        incarnation = "another" if self.lie == "another-incarnation" else self._incarnation
+        lease_ms = DAY_MS if self.lie == "longest-lease" else round(self.store.negotiated_timeout_s * 2000 / 3)
         return {
-            "version": 1,
-            "subscription": dict(self.topics),
-            "pattern": "static",
-            "incarnation": incarnation,
-            "host": "liar",
-            "protocols": list(STRATEGIES),
-            "lease_ms": DAY_MS if self.lie == "longest-lease" else round(self.store.negotiated_timeout_s * 2000 / 3),
-            "max_poll_interval_ms": self.poll_ms,
-        }
+            "version": 1, "subscription": dict(self.topics), "pattern": "static",
+            "incarnation": "another" if self.lie == "another-incarnation" else self._incarnation,
+            "host": "liar", "protocols": list(STRATEGIES), "lease_ms": lease_ms, "max_poll_interval_ms": self.poll_ms,
+        }  # fmt: skip
 
     # ---- its life
 
@@ -196,14 +191,9 @@ class LyingMember:
         nodes = {topic: self.store.get(Brokers().topic(topic)) for topic in self.topics}
         topics = [Topic.parse("a topic", name, node.data, node.stat.czxid) for name, node in nodes.items() if node]
         everything = partition_set({topic.name: topic.partitions for topic in topics})
-        return Command(
-            START_FETCHER,
-            self._channel["epoch"],
-            self._channel["generation"],
-            self._incarnation,
-            threads={f"{self.consumer}-0": everything},
-            topics={topic.name: topic.id for topic in topics},
-        )
+        epoch, generation = self._channel["epoch"], self._channel["generation"]
+        threads, ids = {f"{self.consumer}-0": everything}, {topic.name: topic.id for topic in topics}
+        return Command(START_FETCHER, epoch, generation, self._incarnation, threads=threads, topics=ids)
 
     def _write(self, also: Sequence[Operation]) -> None:
         self.lies += self._channel["generation"] > LARGEST // 2

@@ -24,10 +24,9 @@ from consumer.logs import open_log
 from consumer.sealing.segment_files import SegmentFolder
 from consumer.streaming.fetchers.config import SlotConfig, SlotSpec
 from consumer.streaming.fetchers.slot import UNANSWERED, PoolPost, Slot
-from coordinator.zk.errors import UsageError
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.values import load
+from coordinator.zk.values import load, require
 from coordinator.zk.znodes.json_fields import Fields
 
 from .process import HangGate, emit, topics_of
@@ -66,9 +65,8 @@ def main(fields: Fields) -> None:
     if misbehaves:
         install(fields.text("strategy"), gate, misbehaves, fields.number("state_bytes", 0))
     config = load(SlotConfig, fields.values, env={})
-    number, life = fields.number("number"), fields.text("run")
-    topics = topics_of(fields)
-    spec = SlotSpec(config, Subscription(topics), number, life, coordinator.__version__)
+    number, topics = fields.number("number"), topics_of(fields)
+    spec = SlotSpec(config, Subscription(topics), number, fields.text("run"), coordinator.__version__)
     opener = kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
     runtime = ThreadRuntime(config.consumer_config(number).recorder("slot"))
     source = open_log(config.log_dir, config.kafka_place)
@@ -151,8 +149,7 @@ def install(strategy: str, gate: HangGate, misbehaves: str, state_bytes: int = 0
     :raises UsageError: when the strategy or the misbehaviour is unknown.
     """
     global installed
-    if misbehaves not in (HANGS, RAISES):
-        raise UsageError(f"misbehaves must be {HANGS} or {RAISES}, not {misbehaves!r}")
+    require(misbehaves in (HANGS, RAISES), f"misbehaves must be {HANGS} or {RAISES}, not {misbehaves!r}")
     (builtin,) = named([strategy])
     installed = DrillAssignor(builtin, gate, misbehaves, state_bytes)
     sys.meta_path.append(_Package)

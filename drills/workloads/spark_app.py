@@ -120,15 +120,8 @@ def reason_of(message: str) -> str:
 def session(master: str = "local[1]", java: str = SHORT_LIVED, options: Mapping[str, str] = {}) -> SparkSession:
     """A session without a UI, by default on one core; `java` are the flags of the driver's JVM."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    spark = (
-        SparkSession.builder.master(master)
-        .appName("drill")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.extraJavaOptions", java)
-        .config("spark.sql.shuffle.partitions", "1")
-        .config(map=dict(options))
-        .getOrCreate()
-    )
+    own = {"spark.ui.enabled": "false", "spark.driver.extraJavaOptions": java, "spark.sql.shuffle.partitions": "1"}
+    spark = SparkSession.builder.master(master).appName("drill").config(map={**own, **options}).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
