@@ -246,7 +246,8 @@ class CommittedOffsets:
         """The operations that release `partitions`: offsets written, owners removed."""
         released = frozenset(partitions)
         if not self._is_in_doubt and all(p in self._has_znode for p in released if channel.running.get(p) is not None):
-            known, owned = frozenset(part for part in released if self._has_znode.get(part)), released
+            known: PartitionSet = frozenset(part for part in released if self._has_znode.get(part))
+            owned: PartitionSet = released
         else:
             known = self._there(store, self._paths.offset, released)
             owned = self._there(store, self._paths.owner, released)
