@@ -78,8 +78,7 @@ class Measured:
         each = {f"{topic}-{number}": round(seconds, 3) for (topic, number), seconds in self.standstill.items()}
         later = "T2" if "T2" in self.marks else "T1"
         return {
-            "detection_s": _rounded(self.between("T0", "T1")),
-            "election_s": _rounded(self.between("T1", "T2")),
+            "detection_s": _rounded(self.between("T0", "T1")), "election_s": _rounded(self.between("T1", "T2")),
             "rebalance_s": _rounded(self.between(later, "T5")),
             "standstill": {
                 "max_s": _rounded(max(self.standstill.values(), default=None)),

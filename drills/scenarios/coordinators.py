@@ -108,7 +108,8 @@ def _one_reply_dropped(stage: Stage) -> None:
     stage.fault("lose-reply", process=stage.processes[victim].who)
 
 
-Steps = Sequence[tuple[str, Sequence[bytes], bool]]
+Step = tuple[str, Sequence[bytes], bool]
+Steps = Sequence[Step]
 """The point of a kill: words of the commit, and whether the commit (else its reply) is lost."""
 
 START_STEPS: Steps = (

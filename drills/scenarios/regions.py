@@ -26,7 +26,7 @@ from ..checker.replay.sketches import NOTHING, Sketch, of_range
 from ..evidence.measurements import RecordCounts
 from ..testbed.commands import READY_S, Produced, slot
 from ..testbed.testbed import Stage
-from .coordinators import Steps, a_turn_is_taken, another_is_elected, elected_of, lose_commit
+from .coordinators import Step, Steps, a_turn_is_taken, another_is_elected, elected_of, lose_commit
 from .definition import Drill
 
 PATHS = RegionPaths(REGION)
@@ -199,21 +199,19 @@ RESET_STEPS: Steps = (
 
 
 def _coordinator_killed_at_each_step(stage: Stage) -> None:
-    for where, writes, is_before in CHECKPOINT_STEPS:
-        _killed_when(stage, where, writes, is_before)
+    for step in CHECKPOINT_STEPS:
+        _killed_when(stage, step)
     before = _hung_in_drain(stage, slot(0))
     _replaced(stage, elected_of(stage), before, stage.processes[slot(0)].go_on)
-    for where, writes, is_before in RESET_STEPS:
+    for step in RESET_STEPS:
         before = region_of(stage)
-        reset = partial(request, stage.store, REGION, RegionRequest(RESET, "a drill"))
-        _killed_when(stage, where, writes, is_before, reset)
+        _killed_when(stage, step, partial(request, stage.store, REGION, RegionRequest(RESET, "a drill")))
         if region_of(stage).reset == before.reset:
-            stage.wrong.append(f"a coordinator that dies {where} leaves no reset")
+            stage.wrong.append(f"a coordinator that dies {step[0]} leaves no reset")
 
 
-def _killed_when(
-    stage: Stage, where: str, words: Sequence[bytes], is_before: bool, cause: Callable[[], None] = lambda: None
-) -> None:
+def _killed_when(stage: Stage, step: Step, cause: Callable[[], None] = lambda: None) -> None:
+    where, words, is_before = step
     victim, before = elected_of(stage), region_of(stage)
     lose_commit(stage, victim, f"a commit {where}", words, is_before, cause)
     _replaced(stage, victim, before)
