@@ -207,8 +207,9 @@ class CommittedOffsets:
             self._paths.group, len(starts), ",".join(f"{place}:{count}" for place, count in sorted(places.items())),
         )  # fmt: skip
         for partition, start in starts.items():
-            place = partition, start.offset, start.start
-            log.debug("partition start recorded: partition=%s offset=%d position=%s", *place)
+            log.debug(
+                "partition start recorded: partition=%s offset=%d position=%s", partition, start.offset, start.start
+            )
 
     def _start(self, partition: TopicPartition, start: OffsetRecord, node: Node | None) -> Operation:
         """Records a start when there is no offset of this topic; refused when one was written meanwhile."""

@@ -7,11 +7,11 @@ affects its own group only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ..assignors import Assignment, Assignor, Subscriber
+from ..assignors import Assignor
 from ..regions.turns import Regions
 from ..term.directory import Directory
 from ..term.operator_requests import OperatorRequests, Requested
@@ -20,8 +20,6 @@ from ..term.term import LeaseLapsed, Term
 from ..zk.backoff import Backoff
 from ..zk.errors import AccessDenied, CoordinatorError, Fenced, RebalanceFailed, Retryable, SessionLost
 from ..zk.runtime import Runtime, Task
-from ..zk.znodes.json_fields import compact
-from ..zk.znodes.partitions import TopicPartition, range_texts
 from ..zk.znodes.paths import GROUPS
 from ..zk.znodes.records import LONGEST_REASON
 from .pacing import Changes, Failures, TurnPaces
@@ -306,12 +304,9 @@ class Handlers:
         with self._lock:
             kept = self._kept(GroupTurn(group))
             if kept.rebalancer is None:
-                assignors = self._assignors
-                if self._term.config.history_dir:
-                    assignors = {n: RecordingAssignor(each, self._runtime, group) for n, each in assignors.items()}
                 topics = lambda: self._directory.topics  # noqa: E731  they are replaced
                 kept.rebalancer = Rebalancer(
-                    self._term, group, topics, assignors, self.on_acknowledge, self.regions.bound
+                    self._term, group, topics, self._assignors, self.on_acknowledge, self.regions.bound
                 )
             return kept.rebalancer
 
@@ -349,40 +344,3 @@ class Handlers:
 def _bounded(text: str) -> str:
     """A reason as long as a field in ZooKeeper may be: sixty topics may be created at once."""
     return text if len(text) <= LONGEST_REASON else text[: LONGEST_REASON - 1] + "…"
-
-
-class RecordingAssignor(Assignor):
-    """Records the input and output of one group's assignor in the history."""
-
-    def __init__(self, assignor: Assignor, runtime: Runtime, group: str) -> None:
-        self._assignor = assignor
-        self._group = group
-        self._runtime = runtime
-        self.name = assignor.name
-        self.is_eager = assignor.is_eager
-
-    def assign(self, subscribers: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> Assignment:
-        found = self._assignor.assign(subscribers, topics)
-        members = {one.consumer: _input_of(one) for one in sorted(subscribers, key=lambda one: one.consumer)}
-        partitions = {name: list(numbers) for name, numbers in sorted(topics.items())}
-        self._runtime.record(
-            "assignment",
-            group=self._group,
-            strategy=self.name,
-            input=compact({"members": members, "topics": partitions}).decode(),
-            target={
-                consumer: {thread: range_texts(parts) for thread, parts in sorted(threads.items())}
-                for consumer, threads in sorted(found.items())
-            },
-        )
-        return found
-
-
-def _input_of(one: Subscriber) -> list[Any]:
-    """The complete input of an assignor."""
-    before: dict[str, list[TopicPartition]] = {}
-    for part, thread in one.on_thread.items():
-        before.setdefault(thread, []).append(part)
-    was = {thread: range_texts(parts) for thread, parts in sorted(before.items())}
-    threads = sorted(one.threads.items())
-    return [threads, range_texts(one.running), one.generation, one.user_data, one.instance_id, was]

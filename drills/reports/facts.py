@@ -64,7 +64,7 @@ def verdict(run: Mapping[str, Any]) -> str:
     return outcome if outcome in (PASS, FAIL, INCONCLUSIVE) else INCONCLUSIVE
 
 
-_UNUSED = frozenset({"assignment", "earliest", "jump", "run"})
+_UNUSED = frozenset({"earliest", "jump", "run"})
 
 
 def readable(events: Sequence[Any]) -> tuple[list[Event], int]:

@@ -319,12 +319,6 @@ def gives(history: Any, group: str = "g", *, ops: Sequence[Operation] = (), mark
     history.fenced(group, replace(history.rebalance(group, shares_of(shares)), **options), *ops)
 
 
-def decides(history: Any, group: str = "g", **options: Any) -> None:
-    """The same with the event of its assignment."""
-    history.assigned(group, {name: share(text) for name, text in options.items() if name in history.lives})
-    gives(history, group, **options)
-
-
 def channel(history: Any, name: str, *words: str, ops: Sequence[Operation] = (), **options: Any) -> None:
     """`channel s2 +flights-3 epoch=1: ...`: a consumer writes its channel."""
     life = history.lives[name]
@@ -475,7 +469,7 @@ VERBS: dict[str, Callable[..., object]] = {
     **{
         each.__name__: each
         for each in (
-            gives, decides, channel, stands, acks, halts, comes, another, depose, reuses, outlives, sealed, jumps, goes,
+            gives, channel, stands, acks, halts, comes, another, depose, reuses, outlives, sealed, jumps, goes,
             delivers, calm, turns, wakes, ranges, fails, adopts,
         )
     },

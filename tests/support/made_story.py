@@ -11,7 +11,7 @@ import json
 
 from coordinator.zk.znodes.paths import GroupPaths
 from tests.support.history_words import tell
-from tests.support.made_histories import Happening, Made, Shares, Story
+from tests.support.made_histories import Happening, Story
 
 G = GroupPaths("g")
 
@@ -22,12 +22,6 @@ class StoryHistory(Story):
     def __init__(self, point: str = "", happening: Happening | None = None) -> None:
         super().__init__(point, happening)
         tell(self, __file__)
-
-    def assigned(self, group: str, shares: Shares) -> Made:
-        members = {name: self.lives[name].channel.incarnation for name in sorted(shares)}
-        text = json.dumps([group, members, sorted(self.ids.items()), len(self.events)])
-        target = {name: {f"{name}-0": dict(share)} for name, share in shares.items()}
-        return self.event("assignment", self.coordinator, group=group, strategy="range", input=text, target=target)
 
     def finished_by(self, query: str) -> int:
         finished: int = json.loads(self.tree[G.query(query)][0])["finished"]

@@ -6,7 +6,6 @@ import gc
 import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
 
@@ -14,8 +13,7 @@ import pytest
 
 from consumer.membership.registration import register
 from coordinator.assignors import Assignment, RangeAssignor, Subscriber, assigned
-from coordinator.assignors.sticky import StickyAssignor
-from coordinator.rebalance.handlers import HandledGroup, Handlers, RecordingAssignor
+from coordinator.rebalance.handlers import HandledGroup, Handlers
 from coordinator.rebalance.pacing import TurnPaces
 from coordinator.rebalance.rebalancer import Turn
 from coordinator.term.operator_requests import OperatorRequests, Requested
@@ -30,7 +28,6 @@ from tests.property.tree import MemoryTree
 from tests.support.strategies import RANGE, only
 from tests.support.terms import a_term, directory_of
 from tests.unit.manual import ManualRuntime
-from tests.unit.strategies import numbered, parts
 
 Assign = Callable[[Sequence[Subscriber], Mapping[str, Sequence[int]]], Any]
 RETRIES = 2
@@ -154,43 +151,6 @@ def test_a_third_partys_error_is_logged_with_its_traceback(caplog: pytest.LogCap
     assert line.exc_info is not None
     assert isinstance(line.exc_info[1], RebalanceFailed)
     assert isinstance(line.exc_info[1].__cause__, ValueError)
-
-
-# ---- the record of an assignment in the history: every input of an assignor
-
-
-ONE = Subscriber("c1", {"t": 2}, parts("t:0"), 3, "data", "instance", {part: "c1-1" for part in parts("t:0-1")})
-
-
-def recorded(*members: Subscriber) -> Mapping[str, Any]:
-    runtime = Mock()
-    RecordingAssignor(StickyAssignor(), runtime, "g").assign(members, numbered("t:3"))
-    (event,) = runtime.record.call_args_list
-    fields: Mapping[str, Any] = event.kwargs
-    return fields
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        replace(ONE, threads={"t": 3}),
-        replace(ONE, running=parts("t:1")),
-        replace(ONE, generation=4),
-        replace(ONE, user_data=""),
-        replace(ONE, instance_id=""),
-        replace(ONE, on_thread={}),
-        replace(ONE, on_thread=dict.fromkeys(parts("t:0-1"), "c1-0")),
-    ],
-)
-def test_another_input_is_another_text(other: Subscriber) -> None:
-    assert recorded(other)["input"] != recorded(ONE)["input"]
-
-
-def test_the_order_of_an_input_is_not_in_the_text() -> None:
-    two = Subscriber("c0", {"t": 1})
-    turned = replace(ONE, on_thread=dict(reversed(list(ONE.on_thread.items()))))
-
-    assert recorded(ONE, two) == recorded(two, turned)
 
 
 # ---- pace of turns: after acknowledgements, refusals, and requests in a loop

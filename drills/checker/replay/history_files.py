@@ -102,7 +102,6 @@ SHAPES: Mapping[str, Mapping[str, Shape]] = {
     "saved": _APPLICATION,
     "state": _APPLICATION,
     "taken": {**_LIFE, "ranges": _ranges},
-    "assignment": {"group": _text, "strategy": _text, "input": _ANYTHING, "target": _map(_ANYTHING)},
     "batch": {
         "group": _text, "query": _text, "batch": _whole, "after": _whole, "upto": _whole, "segments": _list(_text),
         "rows": _rows,
