@@ -1,4 +1,4 @@
-"""Invariants of the plan of any turn, for any snapshot."""
+"""Properties of the plan of any turn, for any snapshot: its invariants, and what these leave open."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from coordinator.assignors import Assignor
 from coordinator.planning.invariants import broken_invariants
 from coordinator.planning.plan import Plan, plan
 from coordinator.planning.report import HISTORY_KEPT
-from coordinator.planning.snapshot import SentCommand, Snapshot
-from coordinator.planning.target import is_live
+from coordinator.planning.snapshot import Snapshot
 from coordinator.rebalance.observation import Memory, ReadTimes, observe, writing, written
-from coordinator.zk.znodes.group_state import EMPTY, GROUP_STATES, STABLE, GroupState, Mark
+from coordinator.zk.znodes.group_state import EMPTY, STABLE, GroupState
 from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.records import START_FETCHER, STOP_FETCHER
 from tests.property.effort import Draw, tried
 from tests.property.snapshots import GENERATION, turn
 from tests.support.strategies import only
@@ -35,15 +33,6 @@ class Decided(NamedTuple):
     assignor: Assignor
     plan: Plan
 
-    @property
-    def kept(self) -> dict[str, list[SentCommand]]:
-        """The commands in each channel that are not withdrawn."""
-        withdrawn = {(name, sent.name) for name, sent in self.plan.withdrawn}
-        return {
-            name: [sent for sent in view.commands if (name, sent.name) not in withdrawn]
-            for name, view in self.snapshot.members.channels.items()
-        }
-
 
 def decided(draw: Draw) -> Decided:
     snapshot, assignor = turn(draw)
@@ -53,14 +42,6 @@ def decided(draw: Draw) -> Decided:
 
 
 turns = tried(TURNS, decided)
-
-
-def lives(snapshot: Snapshot, mark: Mark) -> bool:
-    """Its eviction was planned, but never happened: its channel has the partitions that it may run."""
-    member = snapshot.members.registered.get(mark.consumer)
-    if member is None or member.registration is None or member.registration.incarnation != mark.incarnation:
-        return False
-    return is_live(member, snapshot.members.channels.get(mark.consumer))
 
 
 def backwards(found: Mapping[K, V]) -> dict[K, V]:
@@ -99,16 +80,13 @@ def test_what_is_read_is_folded_into_the_memory_the_same_way_each_time(turn: tup
 
 
 @turns
-def test_stop_names_running_partitions_and_start_those_and_otherwise_the_target(turn: Decided) -> None:
+def test_stop_of_all_partitions_names_none_and_start_has_the_targets_threads_and_topics(turn: Decided) -> None:
     snapshot, _, decided = turn
 
     for name, command in decided.stops:
-        assert command.option == STOP_FETCHER
-        assert command.partitions < snapshot.members.channels[name].running  # a stop of all partitions names none
+        assert command.partitions < snapshot.members.channels[name].running
     for name, command in decided.starts:
         target = decided.state.target[name]
-        assert command.option == START_FETCHER
-        assert snapshot.members.channels[name].running <= command.started <= target.partitions
         assert all(parts and parts <= target.threads[thread] for thread, parts in command.threads.items())
         assert command.topics == {part.topic: snapshot.partitions.topics[part.topic].id for part in command.started}
 
@@ -165,23 +143,6 @@ def test_finished_incarnations_are_ended_and_silent_ones_are_evicted(turn: Decid
 
 
 @turns
-def test_eviction_leaves_a_mark_on_running_partitions(turn: Decided) -> None:
-    snapshot, _, decided = turn
-
-    made = {(mark.consumer, mark.incarnation): mark for mark in decided.state.marks}
-    for end in decided.terminations:
-        if end.evicted and end.view.running:
-            assert end.view.channel is not None
-            mark = made[end.view.consumer, end.view.channel.incarnation]
-            assert end.view.running <= mark.partitions
-            assert mark.lease_ms > 0
-    for mark in snapshot.state.marks:
-        runs_still = snapshot.members.hold_age_s[mark.consumer, mark.incarnation] < mark.lease_ms / 1000
-        if not lives(snapshot, mark):
-            assert (mark in decided.state.marks) == runs_still
-
-
-@turns
 def test_left_out_member_is_named_with_the_reason_and_the_others_continue(turn: Decided) -> None:
     snapshot, _, decided = turn
 
@@ -204,25 +165,13 @@ def test_target_covers_every_subscribed_partition(turn: Decided) -> None:
 
 
 @turns
-def test_the_generation_rises_by_one_and_only_for_a_new_target(turn: Decided) -> None:
-    snapshot, _, decided = turn
-
-    before, after = snapshot.state, decided.state
-    assert after.generation == before.generation + decided.is_new_generation
-    assert decided.is_new_generation or after.target == before.target
-    assert after.state in GROUP_STATES
-
-
-@turns
-def test_stable_group_runs_its_target_without_outstanding_commands(turn: Decided) -> None:
+def test_stable_group_has_no_outstanding_commands_and_an_empty_one_no_target(turn: Decided) -> None:
     snapshot, _, decided = turn
 
     if decided.state.state == STABLE:
-        assert not decided.stops
-        assert not decided.starts
-        for name, target in decided.state.target.items():
-            assert snapshot.members.channels[name].running == target.partitions
-            assert not turn.kept[name]
+        channels = {name: snapshot.members.channels[name] for name in decided.state.target}
+        sent = {(name, each.name) for name, view in channels.items() for each in view.commands}
+        assert sent <= {(name, each.name) for name, each in decided.withdrawn}
     assert (decided.state.state == EMPTY) == (not decided.state.target)
 
 

@@ -320,9 +320,7 @@ OF_THE_CHROOT: list[list[Step]] = [
         (of_member, OF_GROUPS, [OTHER_MEMBERS, OPEN_GROUP]),
     ],
 )
-def test_change_between_two_reads_is_seen(
-    made: Callable[[], Znodes], paths: list[str], changes: list[list[Step]]
-) -> None:
+def test_change_between_reads_is_seen(made: Callable[[], Znodes], paths: list[str], changes: list[list[Step]]) -> None:
     """Also between an answer and its use: the watch has fired by then, and what was read must not be kept."""
     for path in paths:
         for change in changes:

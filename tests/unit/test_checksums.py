@@ -105,9 +105,7 @@ def damaged(
 @pytest.mark.long
 @pytest.mark.parametrize("damages", [flips_of_each_byte, other_lengths])
 @pytest.mark.parametrize("kind", ["log", "segment"])
-def test_damage_is_noticed_or_is_harmless(
-    tmp_path: Path, damages: Callable[[bytes], Iterator[bytes]], kind: str
-) -> None:
+def test_damage_is_noticed_or_harmless(tmp_path: Path, damages: Callable[[bytes], Iterator[bytes]], kind: str) -> None:
     segment, path = seal(tmp_path, varied())
     path = path if kind == "segment" else log_file(tmp_path / "log")
 
@@ -536,9 +534,7 @@ def test_segment_of_as_many_topics_as_a_session_can_own_is_read() -> None:
 @pytest.mark.parametrize(
     ("there", "bounds", "missing"), [((4, 5), (3, 5), 0), ((3, 7), (3, 7), 2), ((2, 6), (3, 8), 3), ((7, 9), (3, 5), 0)]
 )
-def test_file_of_another_is_refused(
-    tmp_path: Path, there: tuple[int, ...], bounds: tuple[int, int], missing: int
-) -> None:
+def test_another_file_is_refused(tmp_path: Path, there: tuple[int, ...], bounds: tuple[int, int], missing: int) -> None:
     segment = sealed(tmp_path, *there, ranges=bounds, missing=missing)
     with pytest.raises(SegmentError, match=f"t-0 offset .* in the place of t-0 offsets {bounds[0]} to"):
         list(SegmentFolder(str(tmp_path)).records(segment))

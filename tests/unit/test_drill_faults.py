@@ -120,9 +120,7 @@ def test_zookeeper_is_down_for_at_least_the_recorded_time() -> None:
     ("name", "take", "give_back"),
     [("zookeeper-leader-pause", "pause", "resume"), ("zookeeper-leader-cut-off", "cut off", "join")],
 )
-def test_half_done_fault_on_the_leader_is_undone_and_the_first_error_is_raised(
-    name: str, take: str, give_back: str, surprise: BaseException
-) -> None:
+def test_half_done_fault_of_a_leader_is_undone(name: str, take: str, give_back: str, surprise: BaseException) -> None:
     stage = Recorded(**{take: surprise, give_back: EngineError("it was not done")})
 
     with pytest.raises(type(surprise), match="the first"):

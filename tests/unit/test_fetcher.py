@@ -235,9 +235,7 @@ def test_pending_jump_is_discarded_with_the_position(given_up: bool) -> None:
     assert {part: at.offset for part, at in fetcher.positions.items()} == ({} if given_up else {BROKEN: 45})
 
 
-def test_log_without_a_beginning_is_asked_again(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_missing_beginning_is_asked_again(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(TimedLog, "earliest", Mock(side_effect=LogError("the log is away")))
     fetcher = Fetcher(TimedLog(end=50, begin=30))
     fetcher.begin({BROKEN: Position("id", 10)})

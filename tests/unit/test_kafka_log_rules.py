@@ -136,9 +136,7 @@ def test_source_without_partitions_is_idle(schedule: Schedule) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("max_bytes", "passes_s"), [(2000, 0.02), (40_000, 0.1)], ids=["slow", "fast"])
-def test_every_partition_is_served_though_the_first_ones_fill_the_prefetch_queue(
-    kafka: Brokers, schedule: Schedule, max_bytes: int, passes_s: float
-) -> None:
+def test_first_partitions_starve_no_others(kafka: Brokers, schedule: Schedule, max_bytes: int, passes_s: float) -> None:
     """librdkafka begins with the same ones again whenever its queue was full: before a slow reader it always is."""
     schedule.play("ends 0-18=1000000 19=10; brokers unfair; assign 0-19")
     began, gap, count = kafka.now, 0.0, 0

@@ -378,9 +378,7 @@ def test_broker_that_answers_is_up_and_leads_its_partitions() -> None:
     ],
     ids=["slow", "hung", "idle", "asked after it was idle", "new", "a fetch that waits for records"],
 )
-def test_broker_that_leaves_a_request_unanswered_is_down(
-    received: int, sent: int, waiting: int, fetch_s: float, is_up: bool
-) -> None:
+def test_broker_without_an_answer_is_down(received: int, sent: int, waiting: int, fetch_s: float, is_up: bool) -> None:
     some = broker("a:1/1", "UP", A, rxidle=received, txidle=sent, waitresp_cnt=waiting)
     (found,) = parsed_stats(stats(some), fetch_s)
 

@@ -207,9 +207,7 @@ def ground(library: None, monkeypatch: pytest.MonkeyPatch) -> Any:
     return ground
 
 
-def test_benchmarks_keep_sparks_shuffle_partitions(
-    ground: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_benchmarks_keep_spark_shuffle_partitions(ground: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     builder = MagicMock()
     for method in (builder.master, builder.appName, builder.config):
         method.return_value = builder

@@ -101,9 +101,7 @@ SPECULATES = {"spark.speculation": "TRUE", "spark.speculation.task.duration.thre
     ],
     ids=["idle workers are killed", "speculation", "no threshold"],
 )
-def test_speculation_is_refused_where_it_reaches_jobs_of_one_task(
-    conf: dict[str, str], words: str, harmless: dict[str, str]
-) -> None:
+def test_speculation_of_one_task_jobs_is_refused(conf: dict[str, str], words: str, harmless: dict[str, str]) -> None:
     """So are applications that would kill silent workers."""
     conf = dict(conf)
     session: Any = SimpleNamespace(sparkContext=SimpleNamespace(getConf=lambda: conf))

@@ -98,9 +98,7 @@ NOTES: dict[str, tuple[bytes | None, str, int, bool]] = {
 
 
 @pytest.mark.parametrize(("note", "topic_id", "partition", "is_later"), NOTES.values(), ids=NOTES)
-def test_partitions_missing_from_the_note_were_created_later(
-    note: bytes | None, topic_id: str, partition: int, is_later: bool
-) -> None:
+def test_partition_not_in_the_note_is_later(note: bytes | None, topic_id: str, partition: int, is_later: bool) -> None:
     assert came_later("where", node(note), topic_id, partition) is is_later
 
 

@@ -333,9 +333,7 @@ G = paths.GroupPaths("flights")
         ("/brokers/topics/t/owners/x", "/brokers/topics/t/owners/x", ()),
     ],
 )
-def test_path_is_the_documented_one_and_its_parents_are_known(
-    path: str, expected: str, parents: tuple[str, ...]
-) -> None:
+def test_path_is_as_documented_and_its_parents_are_known(path: str, expected: str, parents: tuple[str, ...]) -> None:
     """Those of owners, offsets, history and segments."""
     assert (path, paths.parents_of(path)) == (expected, parents)
 
