@@ -2,5 +2,3 @@
 
 Imports nothing of `consumer` and `drills`, but for `coordinator.cli`.
 """
-
-__version__ = "0.1.0"

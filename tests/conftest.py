@@ -7,6 +7,7 @@ import logging
 import resource
 import shlex
 import signal
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -36,6 +37,9 @@ ONE_BY_ONE = "tests/simulation/"
 
 PARTS = 8
 SLOWEST_FILES = 30
+
+sys.modules |= dict.fromkeys(("coordinator", "consumer", "drills"))  # type: ignore[arg-type]
+"""The names of the folders beside `tests` are no modules: a class of one would not be that of `zk_group`."""
 
 settings.register_profile(
     "a busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]

@@ -15,8 +15,6 @@ from pathlib import Path
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-import consumer
-import coordinator
 import zk_group
 from coordinator.zk.errors import CoordinatorError, UsageError
 from coordinator.zk.runtime import Runtime
@@ -150,27 +148,22 @@ def wait_for_executors(sc: SparkContext, cluster: SparkCluster, runtime: Runtime
         runtime.sleep(0.05)
 
 
-PACKAGES = (coordinator, consumer)
+SHIPPED = ("coordinator", "consumer")
+"""The packages that executors run."""
 
 
 def ship(sc: SparkContext) -> str | None:
-    """Send the driver's own `coordinator` and `consumer` to the executors, where they precede installed ones.
-
-    An application that imports them from `zk_group` has them in there: an executor's plain names are the application's.
+    """Send the driver's own `zk_group` to the executors, where it precedes an installed one.
 
     :returns: the zip's name; None when the driver itself runs from a zip, which `--py-files` has sent already.
     """
-    folders = [Path(package.__path__[0]) for package in PACKAGES]
-    if not all(folder.is_dir() for folder in folders):
+    root = Path(zk_group.__path__[0])
+    if not root.is_dir():
         return None
-    files = {
-        f"{package.__name__.replace('.', '/')}/{path.relative_to(folder).as_posix()}": path.read_bytes()
-        for package, folder in zip(PACKAGES, folders, strict=True)
-        for path in sorted(folder.rglob("*.py"))
-    }
-    files["zk_group/__init__.py"] = Path(zk_group.__file__).read_bytes()
+    modules = [root / "__init__.py", *(path for name in SHIPPED for path in sorted((root / name).rglob("*.py")))]
+    files = {path.relative_to(root.parent).as_posix(): path.read_bytes() for path in modules}
     digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:12]
-    name = f"zk-group-coordinator-{coordinator.__version__}-{digest}.zip"
+    name = f"zk-group-coordinator-{zk_group.__version__}-{digest}.zip"
     if name not in (sc._python_includes or ()):
         path = Path(str(sc._temp_dir)) / name  # Spark serves it from there, and removes it with the context
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -109,7 +109,7 @@ INTERRUPTS = Interrupts()
 held = INTERRUPTS.held
 
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).absolute().parents[3]  # above `zk_group`, in which a checkout has this package as a link
 END_S = 5.0
 
 

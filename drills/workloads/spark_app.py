@@ -113,7 +113,7 @@ def read() -> None:
 def reason_of(message: str) -> str:
     """The product's message in a Spark exception, without the exception's name and SQLSTATE; else its first line."""
     lines = [line for line in message.splitlines() if line and not line.startswith((" ", "JVM stacktrace"))]
-    own = [line for line in lines if line.startswith(("consumer.", "coordinator."))]
+    own = [line for line in lines if line.startswith("zk_group.")]
     return (own or lines or [""])[-1 if own else 0]
 
 

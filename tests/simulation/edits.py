@@ -114,7 +114,8 @@ class _Edited:
 
 def _changes(file: str, hunks: Sequence[tuple[str, str]]) -> Iterator[tuple[Any, str, Any]]:
     """What is set: owner, name and value."""
-    module = importlib.import_module(file.removesuffix(".py").replace("/", "."))
+    name = file.removesuffix(".py").replace("/", ".")
+    module = importlib.import_module(name if file.startswith("tests/") else f"zk_group.{name}")
     changed, places = _changed(file, hunks)
     functions = list(_functions(compile(changed, str(ROOT / file), "exec")))
     for lines in places:

@@ -8,6 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
+import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +23,6 @@ pytestmark = [pytest.mark.full("applications, as users run them"), pytest.mark.t
 
 REPOSITORY = Path(__file__).parents[2]
 APPLICATION = REPOSITORY / "tests" / "support" / "clean_application.py"
-OURS = ("coordinator", "consumer", "drills", "zk_group")
 SOURCES = ("coordinator", "consumer", "drills", "zk_group", "setup.cfg", "pyproject.toml", "README.md", "LICENSE")
 
 
@@ -41,14 +42,21 @@ def run(*command: object, cwd: Path | None = None, env: dict[str, str] | None = 
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy of the sources: a build leaves folders there, and would take from the last one's."""
-    folder = tmp_path_factory.mktemp("wheel")
-    (folder / "source").mkdir()
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the sources, with its links: a build leaves folders there, and would take from the last one's."""
+    folder = tmp_path_factory.mktemp("source")
     for name in SOURCES:
-        copy = shutil.copytree if (REPOSITORY / name).is_dir() else shutil.copy
-        copy(REPOSITORY / name, folder / "source" / name)
-    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, folder / "source", cwd=folder)
+        if (REPOSITORY / name).is_dir():
+            shutil.copytree(REPOSITORY / name, folder / name, symlinks=True)
+        else:
+            shutil.copy(REPOSITORY / name, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, source, cwd=folder)
     (found,) = folder.glob("*.whl")
     return found
 
@@ -71,7 +79,7 @@ def dependencies(installed: Path) -> Path:
     (packages,) = installed.glob("lib/python*/site-packages")
     (own,) = folder.glob("lib/python*/site-packages")
     for entry in packages.iterdir():
-        if not entry.name.startswith(OURS) and entry.suffix != ".pth":
+        if not entry.name.startswith("zk_group") and entry.suffix != ".pth":
             (own / entry.name).symlink_to(entry)
     return folder
 
@@ -92,6 +100,33 @@ def submit(installed: Path, python: Path, mode: str, world: World, folder: Path,
     return found
 
 
+def names_in(archive: Path) -> set[str]:
+    """The files of a wheel, or of a source distribution without its own folder."""
+    if archive.suffix == ".whl":
+        return set(zipfile.ZipFile(archive).namelist())
+    with tarfile.open(archive) as found:
+        return {each.name.partition("/")[2] for each in found.getmembers() if each.isfile()}
+
+
+def test_wheel_and_source_distribution_have_one_package(source: Path, wheel: Path, tmp_path: Path) -> None:
+    folders = [source / name for name in ("coordinator", "consumer", "drills")]
+    modules = {f"zk_group/{path.relative_to(source)}" for folder in folders for path in folder.rglob("*.py")}
+    others = {"zk_group/__init__.py", "zk_group/py.typed", "zk_group/drills/checker/history.md"}
+    build = "import sys, setuptools.build_meta as build; build.build_sdist(sys.argv[1])"
+
+    assert {name.split("/")[0].split("-")[0] for name in names_in(wheel)} == {"zk_group", "zk_group_coordinator"}
+    assert modules | others <= names_in(wheel)
+
+    run(sys.executable, "-m", "venv", tmp_path / "builder")
+    python = tmp_path / "builder" / "bin" / "python"
+    run(python, "-m", "pip", "install", "-q", "setuptools>=77", cwd=tmp_path)
+    run(python, "-c", build, tmp_path, cwd=source)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    packed = names_in(archive)
+    assert modules | others <= packed
+    assert not [name for name in packed if name.startswith(("coordinator/", "consumer/", "drills/"))]
+
+
 def test_spark_submit_needs_only_the_wheel(world: World, installed: Path, dependencies: Path, tmp_path: Path) -> None:
     world.coordinator()
     world.topic("t", 2)
@@ -103,6 +138,6 @@ def test_spark_submit_needs_only_the_wheel(world: World, installed: Path, depend
     assert str(streamed["package"]).startswith(str(installed))
 
     # Executors that have only the dependencies are sent the package, also by an application without a pool.
-    with pytest.raises(AssertionError, match="No module named 'consumer'"):
-        run(dependencies / "bin" / "python", "-c", "import pyspark, kazoo, consumer", cwd=tmp_path)
+    with pytest.raises(AssertionError, match="No module named 'zk_group'"):
+        run(dependencies / "bin" / "python", "-c", "import pyspark, kazoo, zk_group", cwd=tmp_path)
     assert submit(installed, dependencies, "batch", world, tmp_path, 1000)["rows"] == everything

@@ -10,9 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
-from consumer.spark import register
 from tests.support.spark import produce, spark_home
 from tests.support.world import World
 
@@ -49,15 +47,3 @@ def test_an_application_with_its_own_consumer_py_fetches_and_reads(world: World,
     assert found["rows"] == [[partition, offset] for partition in (0, 1) for offset in range(300)]
     assert found["batch"] == 600
     assert found["executors"] == [{"doubled": [2, 4, 6], "module": "zk_group.consumer.errors", "same": True}]
-
-
-def test_both_names_are_the_same_classes_in_an_executor(spark: SparkSession) -> None:
-    def same(number: int) -> bool:
-        import consumer.errors
-        import zk_group.consumer.errors
-
-        return consumer.errors.UnknownMemberId is zk_group.consumer.errors.UnknownMemberId
-
-    register(spark)
-
-    assert spark.sparkContext.parallelize([1], 1).map(same).collect() == [True]

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-import consumer
-from consumer.spark import register
-from consumer.streaming.fetchers.pool import FetcherPool
+import zk_group
+from zk_group.consumer.spark import register
+from zk_group.consumer.streaming.fetchers.pool import FetcherPool
 
 Rows = list[tuple[int, int]]
 
@@ -52,7 +52,7 @@ def main(mode: str, zk: str, folder: Path, wanted: int) -> None:
         frame = spark.read.format("zk_group").option("zk", zk).option("group", "g").load()
         rows = [(row.partition, row.offset) for row in frame.collect()]
     spark.stop()
-    found = {"package": consumer.__file__, "rows": sorted(rows)}
+    found = {"package": zk_group.__file__, "rows": sorted(rows)}
     (folder / f"{mode}.json").write_text(json.dumps(found))
 
 

@@ -20,7 +20,7 @@ CLOCKS_AND_THREADS = {"threading", "queue", "time", "concurrent", "multiprocessi
 
 
 class Import(NamedTuple):
-    """An import statement; `module` is absolute."""
+    """An import statement; `module` is absolute, in `zk_group` where that is not said."""
 
     file: str
     line: int
@@ -48,11 +48,12 @@ def imports_of(path: Path) -> Iterator[Import]:
     package = list(path.relative_to(ROOT).with_suffix("").parts[:-1])
     for node in nodes_of(path):
         if isinstance(node, ast.Import):
-            yield from (Import(file, node.lineno, alias.name) for alias in node.names)
+            yield from (Import(file, node.lineno, alias.name.removeprefix("zk_group.")) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*above, *([node.module] if node.module else [])])
-            yield from (Import(file, node.lineno, f"{module}.{alias.name}") for alias in node.names)
+            names = [f"{module}.{alias.name}".removeprefix("zk_group.") for alias in node.names]
+            yield from (Import(file, node.lineno, name) for name in names)
 
 
 PACKAGES = ("coordinator", "consumer", "drills")
@@ -129,7 +130,10 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "drills.workloads": ("drills.checker.replay.sketches", "consumer.**", "consumer", ZK),
     "drills": ("drills.**", "coordinator.cli", ZK),
 }  # fmt: skip
-"""Folder (or module at a package's root) -> other modules that it imports; `a.**` is all below `a`, and `a`."""
+"""Folder (or module at a package's root) -> other modules that it imports; `a.**` is all below `a`, and `a`.
+
+All in `zk_group`.
+"""
 
 STRANGERS = (
     ("consumer.streaming.fetchers", "consumer.streaming.source"),
@@ -183,7 +187,7 @@ def is_allowed(each: Import) -> bool:
     if any(room == of and (module == other or module.startswith(f"{other}.")) for of, other in STRANGERS):
         return False
     target = room_of(f"{module.replace('.', '/')}.py") if module not in PACKAGES else module
-    if module == "coordinator" or target == room:  # its version, and modules shipped to executors
+    if target == room:
         return True
     for allowed in MAY_IMPORT[room]:
         below = allowed.removesuffix(".**")
@@ -208,8 +212,42 @@ def test_every_folder_has_its_line_in_the_layout_and_every_line_its_folder() -> 
     assert [room for room in MAY_IMPORT if not is_module(room)] == []
 
 
-def test_the_version_of_the_package_imports_nothing() -> None:
-    assert_none([each for each in imports() if each.file == "coordinator/__init__.py"])
+def test_the_package_imports_nothing_and_holds_its_folders_by_links() -> None:
+    held = {path.name: path.readlink().as_posix() for path in (ROOT / "zk_group").iterdir() if path.is_symlink()}
+
+    assert [*imports_of(ROOT / "zk_group" / "__init__.py")] == []
+    assert held == {package: f"../{package}" for package in PACKAGES}
+
+
+PLAIN = re.compile(
+    r"""^\s*(?:from|import)\ (NAME)\b(?=[\w.]*(?:\ import\b|\s*$))   # a statement
+    | (?:-m\ |["'](?:from\ |import\ )?)((?:NAME)\.\w+)             # a command, or a string""".replace(
+        "NAME", "|".join(PACKAGES)
+    ),
+    re.X,
+)
+"""A folder's name as that of a module."""
+OWN_MODULES = (
+    "tests/support/users_application.py",
+    "tests/spark/test_users_own_modules.py",
+    "tests/unit/test_layout.py",
+)
+"""Files with names of a user's own modules, or of rooms."""
+
+
+def test_nothing_imports_a_folder_by_its_plain_name() -> None:
+    """At the repository's root that would be a second copy of each module."""
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    texts = {name: ROOT / name for name in tracked if Path(name).suffix in (".py", ".md", ".sh", ".txt", "")}
+    found = [
+        f"{name}:{number}: {line}"
+        for name, path in texts.items()
+        if name not in OWN_MODULES and path.is_file()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if any(each[1] or is_module(each[2]) for each in PLAIN.finditer(line))
+    ]
+
+    assert found == []
 
 
 def test_the_checker_imports_no_library() -> None:
@@ -240,10 +278,6 @@ def test_the_checker_imports_no_library() -> None:
             "prometheus_client",
             ("coordinator/term/metrics.py", "consumer/metrics.py", "coordinator/zk/process/metrics_server.py"),
         ),
-        (
-            "zk_group",
-            "consumer/streaming/resources.py",
-        ),  # what Spark sends to executors; modules have their plain names
         ("drills", "drills/"),
     ],
 )
@@ -289,21 +323,25 @@ def test_deciding_modules_import_no_acting_ones() -> None:
     assert_none([each for each in found if any(f".zk.{name}" in each.module for name in acting)])
 
 
-EVERY_COMMAND = "from coordinator.cli import main; [main.get_command(None, name) for name in main.list_commands(None)]"
+EVERY_COMMAND = (
+    "from zk_group.coordinator.cli import main; [main.get_command(None, name) for name in main.list_commands(None)]"
+)
 
 
 LOADS = {
-    "coordinator": ("import coordinator.service", "coordinator", "pyarrow pyspark confluent_kafka consumer"),
+    "coordinator": ("import zk_group.coordinator.service", "coordinator", "pyarrow pyspark confluent_kafka consumer"),
     "every command of it": (EVERY_COMMAND, "coordinator", "pyarrow pyspark confluent_kafka consumer"),
     "the driver's data source": (
-        "import consumer.streaming.source.data_source", "pyspark", "prometheus_client confluent_kafka",
+        "import zk_group.consumer.streaming.source.data_source", "pyspark", "prometheus_client confluent_kafka",
     ),
     "base class of a package's assignor": (
-        "import consumer.assignment.base", "consumer", "pyarrow numpy kazoo confluent_kafka",
+        "import zk_group.consumer.assignment.base", "consumer", "pyarrow numpy kazoo confluent_kafka",
     ),
-    "a node": ("from coordinator.cli import main; main.get_command(None, 'run')", "coordinator.service", "drills"),
-    "preparation of slots": ("import consumer.streaming.fetchers.config", "consumer", "pyspark re2"),
-    "rewind of a query": ("import consumer.cli.rewind", "consumer", "pyspark re2"),
+    "a node": (
+        "from zk_group.coordinator.cli import main; main.get_command(None, 'run')", "coordinator.service", "drills",
+    ),
+    "preparation of slots": ("import zk_group.consumer.streaming.fetchers.config", "consumer", "pyspark re2"),
+    "rewind of a query": ("import zk_group.consumer.cli.rewind", "consumer", "pyspark re2"),
 }  # fmt: skip
 """A program, a module that it loads, and packages that it does not."""
 
@@ -313,7 +351,7 @@ LOADS = {
 def test_a_part_of_the_product_does_not_load_the_libraries_of_others(program: str, loaded: str, others: str) -> None:
     listing = f"{program}; import sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", listing], cwd=ROOT, capture_output=True, text=True, check=True)
-    modules = done.stdout.split()
+    modules = [name.removeprefix("zk_group.") for name in done.stdout.split()]
 
     assert loaded in modules
     assert {module.split(".")[0] for module in modules} & set(others.split()) == set()
@@ -433,7 +471,7 @@ def test_every_file_that_is_no_module_is_in_the_wheel() -> None:
     setup = ConfigParser()
     setup.read(ROOT / "setup.cfg")
     data = setup["options.package_data"]
-    files = [path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file()]
+    files = [path for package in PACKAGES for path in (ROOT / "zk_group" / package).rglob("*") if path.is_file()]
     others = [path for path in files if path.suffix not in (".py", ".pyc") and path.name != "py.typed"]
     patterns = [f"{package.replace('.', '/')}/{pattern}" for package, text in data.items() for pattern in text.split()]
 

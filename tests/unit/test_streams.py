@@ -36,7 +36,8 @@ def test_lost_output_of_a_command_is_one_sentence_and_exit_code_1(command: str, 
 
 def test_an_input_that_cannot_be_read_is_one_sentence() -> None:
     read = (
-        "import sys; from consumer.cli.produce import lines; from coordinator.zk.process.cli import exit_code_of; "
+        "import sys; from consumer.cli.produce import lines; "
+        "from coordinator.zk.process.cli import exit_code_of; "
         "sys.exit(exit_code_of(lambda: list(lines(sys.stdin.fileno(), 1)) and 0))"
     )
 

@@ -1,4 +1,4 @@
-"""Znode data as the records of `coordinator.zk`; data that they refuse cannot be read (None): a manual edit."""
+"""Znode data as the records of `zk_group.coordinator.zk`; what they refuse cannot be read (None): a manual edit."""
 
 from __future__ import annotations
 
