@@ -7,15 +7,15 @@ import socket
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 
-from coordinator.zk.errors import BadData, UsageError
-from coordinator.zk.runtime import Recorder, Runtime, recorder_in
-from coordinator.zk.security.access import ZooKeeperAccess
-from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.store import StoreFactory
-from coordinator.zk.values import LOOPBACK, Values, checked_hosts, require
-from coordinator.zk.znodes.paths import checked_name, is_name
-from coordinator.zk.znodes.records import PATTERNS
-from coordinator.zk.znodes.topic_filter import TopicFilter
+from zk_group.coordinator.zk.errors import BadData, UsageError
+from zk_group.coordinator.zk.runtime import Recorder, Runtime, recorder_in
+from zk_group.coordinator.zk.security.access import ZooKeeperAccess
+from zk_group.coordinator.zk.session.kazoo_store import kazoo_factory
+from zk_group.coordinator.zk.store import StoreFactory
+from zk_group.coordinator.zk.values import LOOPBACK, Values, checked_hosts, require
+from zk_group.coordinator.zk.znodes.paths import checked_name, is_name
+from zk_group.coordinator.zk.znodes.records import PATTERNS
+from zk_group.coordinator.zk.znodes.topic_filter import TopicFilter
 
 from .fetching.poll_order import GREEDY, HEURISTICS, ORDERS, SHARE
 from .logs import KafkaPlace

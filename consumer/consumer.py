@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TypedDict, TypeVar, Unpack
 
-from coordinator.zk.errors import CoordinatorError, IncarnationOver, SessionLost, StoreError, UsageError
-from coordinator.zk.process.metrics_server import MetricsServer
-from coordinator.zk.runtime import Runtime, ThreadRuntime
-from coordinator.zk.store import StoreFactory
-from coordinator.zk.values import seconds, typed, whole
-from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
-from coordinator.zk.znodes.records import UNKNOWN_MEMBER_ID, OffsetRecord
+from zk_group.coordinator.zk.errors import CoordinatorError, IncarnationOver, SessionLost, StoreError, UsageError
+from zk_group.coordinator.zk.process.metrics_server import MetricsServer
+from zk_group.coordinator.zk.runtime import Runtime, ThreadRuntime
+from zk_group.coordinator.zk.store import StoreFactory
+from zk_group.coordinator.zk.values import seconds, typed, whole
+from zk_group.coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from zk_group.coordinator.zk.znodes.records import UNKNOWN_MEMBER_ID, OffsetRecord
 
 from .assignment.base import ClientAssignor
 from .assignment.consumers import client_assignment

@@ -1,4 +1,4 @@
-"""Errors of a consumer besides `coordinator.zk.errors`; the words are Kafka's.
+"""Errors of a consumer besides `zk_group.coordinator.zk.errors`; the words are Kafka's.
 
 CoordinatorError
 ├── UsageError
@@ -27,8 +27,8 @@ from __future__ import annotations
 
 import os
 
-from coordinator.zk.errors import CoordinatorError, IncarnationOver, UsageError
-from coordinator.zk.znodes.records import (
+from zk_group.coordinator.zk.errors import CoordinatorError, IncarnationOver, UsageError
+from zk_group.coordinator.zk.znodes.records import (
     FENCED_INSTANCE_ID,
     GROUP_MAX_SIZE_REACHED,
     INCONSISTENT_GROUP_PROTOCOL,

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from coordinator.zk.errors import UsageError
-from coordinator.zk.runtime import Runtime, ThreadRuntime
-from coordinator.zk.store import Store, StoreFactory
-from coordinator.zk.values import seconds
-from coordinator.zk.znodes.group_state import (
+from zk_group.coordinator.zk.errors import UsageError
+from zk_group.coordinator.zk.runtime import Runtime, ThreadRuntime
+from zk_group.coordinator.zk.store import Store, StoreFactory
+from zk_group.coordinator.zk.values import seconds
+from zk_group.coordinator.zk.znodes.group_state import (
     CONSUMER,
     MAX_METADATA_BYTES,
     Ask,
@@ -25,8 +25,8 @@ from coordinator.zk.znodes.group_state import (
     decoded,
     encoded,
 )
-from coordinator.zk.znodes.paths import checked_name, shown
-from coordinator.zk.znodes.records import Channel
+from zk_group.coordinator.zk.znodes.paths import checked_name, shown
+from zk_group.coordinator.zk.znodes.records import Channel
 
 from .config import CLIENT_SIDE, ConsumerConfig, Subscription
 from .errors import AssignmentFailed

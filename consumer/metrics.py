@@ -13,9 +13,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-import coordinator
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.records import OPTIONS
+import zk_group
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.records import OPTIONS
 
 Family = TypeVar("Family", Gauge, Counter, Histogram)
 
@@ -64,7 +64,7 @@ class ConsumerMetrics:
         self._families: dict[str, Gauge | Counter | Histogram] = {}
         version = ("version",)
         build = Gauge("zk_group_build_info", "1, with the version of this project.", version, registry=self.registry)
-        build.labels(coordinator.__version__).set(1)
+        build.labels(zk_group.__version__).set(1)
         self.partition_lags = PartitionLags()
         self.registry.register(self.partition_lags)
         self.of("", "").gone()  # every family exists before the first consumer

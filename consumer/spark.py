@@ -1,6 +1,6 @@
 """Fetchers in Spark executors, and their sealed records as a streaming DataFrame.
 
-from consumer.spark import FetcherPool, register
+from zk_group.consumer.spark import FetcherPool, register
 
 register(spark)
 with FetcherPool(spark, zk="host:2181/app", group="g", topics={"flights": 1}, log_dir="...", segments_dir="...") as p:

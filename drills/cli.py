@@ -15,20 +15,27 @@ from typing import Any
 import click
 from rich.console import Console
 
-from coordinator.zk.embedded.kafka import fetch_kafka
-from coordinator.zk.errors import MissingProgram, NotAuthorized, UsageError, ZooKeeperUnreachable
-from coordinator.zk.process.cli import TABLE, command_access, output_option, print_json, print_rows, zk_config_option
-from coordinator.zk.process.cli import report as say_error
-from drills.base.processes import INTERRUPTS
-from drills.base.settings import Settings
-from drills.environments.base import BROKER, Embedded, Environment
-from drills.environments.containers import Containers
-from drills.environments.external import External, NamedGroup
-from drills.evidence.files import merged_history, write_reports
-from drills.evidence.measurements import EXIT_CODES, INCONCLUSIVE, together
-from drills.runner import BREAKS_OFF, DEFAULTS, DRILLS, DrillOptions, DrillRun, named, run_drill
-from drills.scenarios.definition import Drill
-from drills.testbed.testbed import DataFrameReader
+from zk_group.coordinator.zk.embedded.kafka import fetch_kafka
+from zk_group.coordinator.zk.errors import MissingProgram, NotAuthorized, UsageError, ZooKeeperUnreachable
+from zk_group.coordinator.zk.process.cli import (
+    TABLE,
+    command_access,
+    output_option,
+    print_json,
+    print_rows,
+    zk_config_option,
+)
+from zk_group.coordinator.zk.process.cli import report as say_error
+from zk_group.drills.base.processes import INTERRUPTS
+from zk_group.drills.base.settings import Settings
+from zk_group.drills.environments.base import BROKER, Embedded, Environment
+from zk_group.drills.environments.containers import Containers
+from zk_group.drills.environments.external import External, NamedGroup
+from zk_group.drills.evidence.files import merged_history, write_reports
+from zk_group.drills.evidence.measurements import EXIT_CODES, INCONCLUSIVE, together
+from zk_group.drills.runner import BREAKS_OFF, DEFAULTS, DRILLS, DrillOptions, DrillRun, named, run_drill
+from zk_group.drills.scenarios.definition import Drill
+from zk_group.drills.testbed.testbed import DataFrameReader
 
 
 @click.group()

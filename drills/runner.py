@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from coordinator.zk.errors import CoordinatorError, StoreError, UsageError
-from coordinator.zk.security.access import ZooKeeperAccess, access_at_open
-from coordinator.zk.values import require
+from zk_group.coordinator.zk.errors import CoordinatorError, StoreError, UsageError
+from zk_group.coordinator.zk.security.access import ZooKeeperAccess, access_at_open
+from zk_group.coordinator.zk.values import require
 
 from .base.processes import NotReached, wait_for
 from .base.settings import POOL, Settings

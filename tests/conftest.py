@@ -19,10 +19,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from tests.support.ci import number_of_commit
 from tests.support.clients import fresh_chroot
 from tests.support.kafka import Kafka, a_kafka
+from zk_group.coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 
 SERVER_FIXTURES = {"zookeeper", "zk", "ensemble3", "kafka", "sasl_server"}
 QUIET_FIXTURES = {"quiet_set", "kafka_drill"}

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from coordinator import assignors
-from coordinator.assignors import Assignor, Subscriber, in_order
-from coordinator.zk.errors import BadData
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import shown
-from coordinator.zk.znodes.topic_filter import GroupFilters
+from zk_group.coordinator import assignors
+from zk_group.coordinator.assignors import Assignor, Subscriber, in_order
+from zk_group.coordinator.zk.errors import BadData
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import shown
+from zk_group.coordinator.zk.znodes.topic_filter import GroupFilters
 
 from .base import Assignment, ClientAssignor, Cluster, Held
 from .metadata import ConsumerMetadata

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
-from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition, united
-from coordinator.zk.znodes.records import Topic
+from zk_group.coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition, united
+from zk_group.coordinator.zk.znodes.records import Topic
 
 from .metadata import ConsumerMetadata
 

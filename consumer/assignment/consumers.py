@@ -15,15 +15,31 @@ from importlib.metadata import EntryPoint
 from types import MappingProxyType
 from typing import Any
 
-from coordinator.assignors.registry import BUILT_IN, NAME_RULE, Kind, Unusable, assignors, complete, load_offered
-from coordinator.zk.errors import BadData, CoordinatorError, UsageError
-from coordinator.zk.store import Store
-from coordinator.zk.values import in_chunks, shown
-from coordinator.zk.znodes.group_state import Answer, Ask, ClientProtocols, GroupState, MemberAnswer, decoded, encoded
-from coordinator.zk.znodes.json_fields import Fields, readable
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import Brokers, ask_number, is_name, names_below
-from coordinator.zk.znodes.records import (
+from zk_group.coordinator.assignors.registry import (
+    BUILT_IN,
+    NAME_RULE,
+    Kind,
+    Unusable,
+    assignors,
+    complete,
+    load_offered,
+)
+from zk_group.coordinator.zk.errors import BadData, CoordinatorError, UsageError
+from zk_group.coordinator.zk.store import Store
+from zk_group.coordinator.zk.values import in_chunks, shown
+from zk_group.coordinator.zk.znodes.group_state import (
+    Answer,
+    Ask,
+    ClientProtocols,
+    GroupState,
+    MemberAnswer,
+    decoded,
+    encoded,
+)
+from zk_group.coordinator.zk.znodes.json_fields import Fields, readable
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import Brokers, ask_number, is_name, names_below
+from zk_group.coordinator.zk.znodes.records import (
     MAX_TOPIC_BYTES,
     NO_CHANNEL,
     STATIC,
@@ -33,7 +49,7 @@ from coordinator.zk.znodes.records import (
     Topic,
     parsed_channel,
 )
-from coordinator.zk.znodes.topic_filter import GroupFilters, TopicFilter
+from zk_group.coordinator.zk.znodes.topic_filter import GroupFilters, TopicFilter
 
 from ..config import CLIENT_SIDE, COORDINATOR_SIDE, Subscription
 from ..logs.base import Log, Offsets, TopicIdPartition

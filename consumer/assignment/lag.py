@@ -13,10 +13,10 @@ from heapq import heapify, heappop, heappush, heapreplace
 from math import isfinite
 from operator import itemgetter
 
-from coordinator import assignors
-from coordinator.assignors.sticky import ANY, Claim, claims_of
-from coordinator.zk.errors import UsageError
-from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from zk_group.coordinator import assignors
+from zk_group.coordinator.assignors.sticky import ANY, Claim, claims_of
+from zk_group.coordinator.zk.errors import UsageError
+from zk_group.coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 
 from .adapter import GroupSubscription, Threads, group_subscription, to_assignments
 from .base import Assignment, ClientAssignor, Cluster

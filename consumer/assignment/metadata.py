@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from coordinator.zk.errors import BadData, UsageError
-from coordinator.zk.znodes.group_state import MAX_METADATA_BYTES
-from coordinator.zk.znodes.json_fields import Fields, compact
-from coordinator.zk.znodes.paths import MAX_NAME, is_name
-from coordinator.zk.znodes.records import PATTERNS, STATIC
-from coordinator.zk.znodes.topic_filter import GroupFilters, TopicFilter
+from zk_group.coordinator.zk.errors import BadData, UsageError
+from zk_group.coordinator.zk.znodes.group_state import MAX_METADATA_BYTES
+from zk_group.coordinator.zk.znodes.json_fields import Fields, compact
+from zk_group.coordinator.zk.znodes.paths import MAX_NAME, is_name
+from zk_group.coordinator.zk.znodes.records import PATTERNS, STATIC
+from zk_group.coordinator.zk.znodes.topic_filter import GroupFilters, TopicFilter
 
 MAX_THREADS = 10_000
 

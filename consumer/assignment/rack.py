@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from coordinator.assignors.sticky import StickyAssignor, by_number, claims_of
-from coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.assignors.sticky import StickyAssignor, by_number, claims_of
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
 
 from .adapter import Threads, group_subscription, to_assignments
 from .base import Assignment, ClientAssignor, Cluster

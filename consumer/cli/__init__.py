@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import click
 
-from coordinator import __version__
-from coordinator.zk.process.cli import Cli
+from zk_group import __version__
+from zk_group.coordinator.zk.process.cli import Cli
 
 from .produce import produce
 from .rewind import rewind

@@ -1,4 +1,4 @@
-"""`python -m consumer.cli`, the same as `zk-consumer`."""
+"""`python -m zk_group.consumer.cli`, the same as `zk-consumer`."""
 
 from . import main
 

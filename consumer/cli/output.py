@@ -15,21 +15,21 @@ from typing import Any
 
 import click
 
-from consumer.config import ConsumerConfig, Subscription
-from consumer.consumer import Callbacks
-from consumer.errors import AssignmentFailed, DrainFailed, ProcessFailed
-from consumer.fetching.record_buffer import Record
-from consumer.operator.consumer_operator import ConsumerOperator, Processor
-from consumer.operator.states import State
-from coordinator.zk.errors import BadData, CoordinatorError, MissingProgram
-from coordinator.zk.process.cli import command_words
-from coordinator.zk.runtime import Event, Runtime
-from coordinator.zk.security.access import AUTH_VARIABLE
-from coordinator.zk.values import shown
-from coordinator.zk.znodes.group_state import decoded
-from coordinator.zk.znodes.json_fields import Fields
-from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
-from coordinator.zk.znodes.ranges import MAX_PARTITION
+from zk_group.consumer.config import ConsumerConfig, Subscription
+from zk_group.consumer.consumer import Callbacks
+from zk_group.consumer.errors import AssignmentFailed, DrainFailed, ProcessFailed
+from zk_group.consumer.fetching.record_buffer import Record
+from zk_group.consumer.operator.consumer_operator import ConsumerOperator, Processor
+from zk_group.consumer.operator.states import State
+from zk_group.coordinator.zk.errors import BadData, CoordinatorError, MissingProgram
+from zk_group.coordinator.zk.process.cli import command_words
+from zk_group.coordinator.zk.runtime import Event, Runtime
+from zk_group.coordinator.zk.security.access import AUTH_VARIABLE
+from zk_group.coordinator.zk.values import shown
+from zk_group.coordinator.zk.znodes.group_state import decoded
+from zk_group.coordinator.zk.znodes.json_fields import Fields
+from zk_group.coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from zk_group.coordinator.zk.znodes.ranges import MAX_PARTITION
 
 log = logging.getLogger(__name__)
 

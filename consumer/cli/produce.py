@@ -16,15 +16,15 @@ import click
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from consumer.logs.base import MAX_TIMESTAMP_MS
-from consumer.logs.embedded.producer import MAX_RECORD_BYTES, Headers, Producer, TopicsInStore
-from coordinator.zk.errors import BadData, CoordinatorError, UsageError
-from coordinator.zk.process.cli import brokers_option, env_option, opened, report, zk_option
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.znodes.group_state import decoded
-from coordinator.zk.znodes.json_fields import Fields
-from coordinator.zk.znodes.paths import Brokers, shown
-from coordinator.zk.znodes.ranges import MAX_PARTITION
+from zk_group.consumer.logs.base import MAX_TIMESTAMP_MS
+from zk_group.consumer.logs.embedded.producer import MAX_RECORD_BYTES, Headers, Producer, TopicsInStore
+from zk_group.coordinator.zk.errors import BadData, CoordinatorError, UsageError
+from zk_group.coordinator.zk.process.cli import brokers_option, env_option, opened, report, zk_option
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.znodes.group_state import decoded
+from zk_group.coordinator.zk.znodes.json_fields import Fields
+from zk_group.coordinator.zk.znodes.paths import Brokers, shown
+from zk_group.coordinator.zk.znodes.ranges import MAX_PARTITION
 
 from .output import encoded_text
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from consumer.streaming.source.rewind import Rewinder
-from coordinator.zk.errors import CoordinatorError
-from coordinator.zk.process.cli import opened, output_option, print_rows, zk_option
-from coordinator.zk.runtime import ThreadRuntime
+from zk_group.consumer.streaming.source.rewind import Rewinder
+from zk_group.coordinator.zk.errors import CoordinatorError
+from zk_group.coordinator.zk.process.cli import opened, output_option, print_rows, zk_option
+from zk_group.coordinator.zk.runtime import ThreadRuntime
 
 COLUMNS = ("GROUP", "QUERY", "CHECKPOINT", "BATCH", "NEWEST", "FILES", "REWOUND")
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from consumer.config import ConsumerConfig, Subscription
-from consumer.consumer import Consumer
-from consumer.errors import AssignmentFailed, CommitFailed
-from coordinator.zk.errors import CoordinatorError, IncarnationOver, UsageError
-from coordinator.zk.process.cli import built, config_options, kafka_option, log_options
-from coordinator.zk.process.log_format import log_to_stderr
-from coordinator.zk.runtime import ENDINGS, Event, Runtime, ThreadRuntime, on_signals
-from coordinator.zk.znodes.records import BLACK_LIST, STATIC, WHITE_LIST
+from zk_group.consumer.config import ConsumerConfig, Subscription
+from zk_group.consumer.consumer import Consumer
+from zk_group.consumer.errors import AssignmentFailed, CommitFailed
+from zk_group.coordinator.zk.errors import CoordinatorError, IncarnationOver, UsageError
+from zk_group.coordinator.zk.process.cli import built, config_options, kafka_option, log_options
+from zk_group.coordinator.zk.process.log_format import log_to_stderr
+from zk_group.coordinator.zk.runtime import ENDINGS, Event, Runtime, ThreadRuntime, on_signals
+from zk_group.coordinator.zk.znodes.records import BLACK_LIST, STATIC, WHITE_LIST
 
 from .output import EventLines, RecordLines, run_child
 

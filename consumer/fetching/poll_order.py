@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
 
 Key = TypeVar("Key")
 

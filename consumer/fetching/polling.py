@@ -8,9 +8,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 
-from coordinator.zk.errors import CoordinatorError
-from coordinator.zk.runtime import Runtime
-from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from zk_group.coordinator.zk.errors import CoordinatorError
+from zk_group.coordinator.zk.runtime import Runtime
+from zk_group.coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 
 from ..config import ConsumerConfig
 from ..errors import CommitFailed

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
 
 from ..logs.base import POOL, Fetch, fitting_rows
 from .partition_state import PartitionState

@@ -9,8 +9,8 @@ import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from coordinator.zk.errors import UsageError
-from coordinator.zk.znodes.paths import shown
+from zk_group.coordinator.zk.errors import UsageError
+from zk_group.coordinator.zk.znodes.paths import shown
 
 from .base import Log
 from .embedded.log import EmbeddedLog

@@ -15,8 +15,8 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
-from coordinator.zk.errors import CoordinatorError
-from coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.errors import CoordinatorError
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))

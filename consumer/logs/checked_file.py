@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from fastcrc import crc32
 
-from coordinator.zk import below
+from zk_group.coordinator.zk import below
 
 MARK = b"zk_group.checksums"
 """In the schema's metadata: the file has checksums. So none that lost them is taken for one of an earlier release."""

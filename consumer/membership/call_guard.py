@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from coordinator.zk.errors import CoordinatorError, UsageError
-from coordinator.zk.runtime import Event, Runtime, Thread, is_in_signal_handler
-from coordinator.zk.znodes.partitions import TopicPartition, by_topic, nested
-from coordinator.zk.znodes.paths import GroupPaths, error_text
-from coordinator.zk.znodes.records import Channel
+from zk_group.coordinator.zk.errors import CoordinatorError, UsageError
+from zk_group.coordinator.zk.runtime import Event, Runtime, Thread, is_in_signal_handler
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition, by_topic, nested
+from zk_group.coordinator.zk.znodes.paths import GroupPaths, error_text
+from zk_group.coordinator.zk.znodes.records import Channel
 
 from ..config import ConsumerConfig
 from ..errors import Closed, ConcurrentModification, refuse_inherited

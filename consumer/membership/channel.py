@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from coordinator.zk.errors import IncarnationOver, OutcomeUnknown, Refused, StoreError
-from coordinator.zk.runtime import Runtime
-from coordinator.zk.store import Check, Operation, SetData, Store
-from coordinator.zk.update import ensure
-from coordinator.zk.znodes.json_fields import readable
-from coordinator.zk.znodes.paths import GroupPaths, parents_of
-from coordinator.zk.znodes.records import Channel, parsed_channel
+from zk_group.coordinator.zk.errors import IncarnationOver, OutcomeUnknown, Refused, StoreError
+from zk_group.coordinator.zk.runtime import Runtime
+from zk_group.coordinator.zk.store import Check, Operation, SetData, Store
+from zk_group.coordinator.zk.update import ensure
+from zk_group.coordinator.zk.znodes.json_fields import readable
+from zk_group.coordinator.zk.znodes.paths import GroupPaths, parents_of
+from zk_group.coordinator.zk.znodes.records import Channel, parsed_channel
 
 from ..errors import ChannelGone, FencedInstanceId, refusal_in
 

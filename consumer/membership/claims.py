@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from coordinator.zk.store import MAX_OPERATIONS, Check, Create, Delete, Operation, SetData
-from coordinator.zk.values import in_chunks
-from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import START_FETCHER, Channel, Command, OwnerRecord
-from coordinator.zk.znodes.regions import Progress
+from zk_group.coordinator.zk.store import MAX_OPERATIONS, Check, Create, Delete, Operation, SetData
+from zk_group.coordinator.zk.values import in_chunks
+from zk_group.coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.records import START_FETCHER, Channel, Command, OwnerRecord
+from zk_group.coordinator.zk.znodes.regions import Progress
 
 PARTITIONS_A_STEP = (MAX_OPERATIONS - 10) // 2
 """Partitions that one multi may claim or give up: each takes an owner and an offset."""

@@ -12,11 +12,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from coordinator.zk.errors import BadData, Refused, StoreError, UsageError
-from coordinator.zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS, Check, Create, Delete, Operation, SetData, Store
-from coordinator.zk.update import batches
-from coordinator.zk.values import in_chunks
-from coordinator.zk.znodes.group_state import (
+from zk_group.coordinator.zk.errors import BadData, Refused, StoreError, UsageError
+from zk_group.coordinator.zk.store import (
+    MAX_COMMIT_BYTES,
+    MAX_OPERATIONS,
+    Check,
+    Create,
+    Delete,
+    Operation,
+    SetData,
+    Store,
+)
+from zk_group.coordinator.zk.update import batches
+from zk_group.coordinator.zk.values import in_chunks
+from zk_group.coordinator.zk.znodes.group_state import (
     CLIENT,
     MAX_ANSWER_BYTES,
     MAX_GROUP_METADATA_BYTES,
@@ -30,9 +39,9 @@ from coordinator.zk.znodes.group_state import (
     decoded,
     decoded_bytes,
 )
-from coordinator.zk.znodes.json_fields import readable
-from coordinator.zk.znodes.paths import ANSWER, MEMBER_PREFIX, GroupPaths, error_text, shown
-from coordinator.zk.znodes.records import ASSIGN, ASSIGNMENT_FAILED, STATIC, Channel, Command, Registration
+from zk_group.coordinator.zk.znodes.json_fields import readable
+from zk_group.coordinator.zk.znodes.paths import ANSWER, MEMBER_PREFIX, GroupPaths, error_text, shown
+from zk_group.coordinator.zk.znodes.records import ASSIGN, ASSIGNMENT_FAILED, STATIC, Channel, Command, Registration
 
 from ..config import COORDINATOR_SIDE, Subscription
 from ..errors import AssignmentFailed

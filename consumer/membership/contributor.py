@@ -7,11 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
-from coordinator.zk.store import Check, Create, Delete, Store
-from coordinator.zk.znodes.json_fields import readable
-from coordinator.zk.znodes.paths import RegionPaths
-from coordinator.zk.znodes.records import DRAIN, Channel, Command
-from coordinator.zk.znodes.regions import COMPLETED, ENDS, Checkpoint, Contribution, Order, Progress, Region
+from zk_group.coordinator.zk.store import Check, Create, Delete, Store
+from zk_group.coordinator.zk.znodes.json_fields import readable
+from zk_group.coordinator.zk.znodes.paths import RegionPaths
+from zk_group.coordinator.zk.znodes.records import DRAIN, Channel, Command
+from zk_group.coordinator.zk.znodes.regions import COMPLETED, ENDS, Checkpoint, Contribution, Order, Progress, Region
 
 from .call_guard import MemberContext
 from .channel import FencedChannel

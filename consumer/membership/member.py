@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
-from coordinator.zk.errors import (
+from zk_group.coordinator.zk.errors import (
     BadData,
     CoordinatorError,
     IncarnationOver,
@@ -23,11 +23,11 @@ from coordinator.zk.errors import (
     StoreError,
     UsageError,
 )
-from coordinator.zk.runtime import FirstLines
-from coordinator.zk.store import Delete, Operation, Store, StoreFactory
-from coordinator.zk.znodes.partitions import PartitionSet
-from coordinator.zk.znodes.paths import error_text, sequence
-from coordinator.zk.znodes.records import START_FETCHER, STOP_FETCHER, Channel, Command, Order
+from zk_group.coordinator.zk.runtime import FirstLines
+from zk_group.coordinator.zk.store import Delete, Operation, Store, StoreFactory
+from zk_group.coordinator.zk.znodes.partitions import PartitionSet
+from zk_group.coordinator.zk.znodes.paths import error_text, sequence
+from zk_group.coordinator.zk.znodes.records import START_FETCHER, STOP_FETCHER, Channel, Command, Order
 
 from ..config import Subscription
 from ..errors import TURNED_AWAY, ChannelGone, DrainFailed, FencedInstanceId, IllegalGeneration, UnknownMemberId

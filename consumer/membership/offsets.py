@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
-from coordinator.zk.errors import CoordinatorError
-from coordinator.zk.runtime import Runtime
-from coordinator.zk.store import MAX_OPERATIONS, Create, Delete, Node, Operation, SetData, Store
-from coordinator.zk.znodes.partitions import LOST, NONE, RESET, Discontinuity, PartitionSet, TopicPartition
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import Channel, OffsetRecord
+from zk_group.coordinator.zk.errors import CoordinatorError
+from zk_group.coordinator.zk.runtime import Runtime
+from zk_group.coordinator.zk.store import MAX_OPERATIONS, Create, Delete, Node, Operation, SetData, Store
+from zk_group.coordinator.zk.znodes.partitions import LOST, NONE, RESET, Discontinuity, PartitionSet, TopicPartition
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.records import Channel, OffsetRecord
 
 from ..config import Subscription
 from ..errors import NoOffsetForPartition

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from coordinator.zk.backoff import Backoff
-from coordinator.zk.errors import (
+from zk_group.coordinator.zk.backoff import Backoff
+from zk_group.coordinator.zk.errors import (
     AccessDenied,
     BadData,
     ConnectionLost,
@@ -28,13 +28,13 @@ from coordinator.zk.errors import (
     WriteDenied,
     ZooKeeperUnreachable,
 )
-from coordinator.zk.lease import LEASE_SHARE, Heard, Lease, LeaseLog
-from coordinator.zk.runtime import Runtime, Task
-from coordinator.zk.store import MAX_OPERATIONS, Create, Delete, Node, Operation, SetData, Store, StoreFactory
-from coordinator.zk.update import Failure, ensure, retried
-from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
-from coordinator.zk.znodes.paths import Brokers, GroupPaths, parents_of
-from coordinator.zk.znodes.records import (
+from zk_group.coordinator.zk.lease import LEASE_SHARE, Heard, Lease, LeaseLog
+from zk_group.coordinator.zk.runtime import Runtime, Task
+from zk_group.coordinator.zk.store import MAX_OPERATIONS, Create, Delete, Node, Operation, SetData, Store, StoreFactory
+from zk_group.coordinator.zk.update import Failure, ensure, retried
+from zk_group.coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from zk_group.coordinator.zk.znodes.paths import Brokers, GroupPaths, parents_of
+from zk_group.coordinator.zk.znodes.records import (
     NO_CHANNEL,
     STATIC,
     UNKNOWN_MEMBER_ID,
@@ -44,7 +44,7 @@ from coordinator.zk.znodes.records import (
     Seat,
     parsed_channel,
 )
-from coordinator.zk.znodes.regions import CONSUMERS, SLOTS, RegionMembership
+from zk_group.coordinator.zk.znodes.regions import CONSUMERS, SLOTS, RegionMembership
 
 from ..config import Subscription
 from ..errors import ChannelGone, FencedInstanceId, UnknownMemberId

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Protocol
 
-from coordinator.zk.store import Operation, Store
-from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
-from coordinator.zk.znodes.records import Channel, Command, Registration
+from zk_group.coordinator.zk.store import Operation, Store
+from zk_group.coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from zk_group.coordinator.zk.znodes.records import Channel, Command, Registration
 
 from ..config import Subscription
 from .channel import FencedChannel

@@ -14,12 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from coordinator.zk.errors import UsageError
-from coordinator.zk.store import Node
-from coordinator.zk.values import epoch_ms, require, time_text
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import shown
-from coordinator.zk.znodes.records import BegunRecord
+from zk_group.coordinator.zk.errors import UsageError
+from zk_group.coordinator.zk.store import Node
+from zk_group.coordinator.zk.values import epoch_ms, require, time_text
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import shown
+from zk_group.coordinator.zk.znodes.records import BegunRecord
 
 from ..errors import NoOffsetForPartition
 from ..logs.base import Log, UnknownTopic

@@ -14,10 +14,10 @@ from dataclasses import replace
 from itertools import repeat
 from typing import Unpack
 
-from coordinator.zk.errors import CoordinatorError, UsageError
-from coordinator.zk.runtime import Queue, Runtime, ThreadRuntime
-from coordinator.zk.values import typed
-from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from zk_group.coordinator.zk.errors import CoordinatorError, UsageError
+from zk_group.coordinator.zk.runtime import Queue, Runtime, ThreadRuntime
+from zk_group.coordinator.zk.values import typed
+from zk_group.coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 
 from ..config import ConsumerConfig, Subscription
 from ..consumer import Callbacks, Consumer, ConsumerParts

@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from coordinator.zk.errors import BadData, CoordinatorError, Refused, StoreError
-from coordinator.zk.runtime import Runtime
-from coordinator.zk.store import Create, Delete, Operation, SetData, Store
-from coordinator.zk.update import ensure
-from coordinator.zk.znodes.cuts import contributions
-from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
-from coordinator.zk.znodes.paths import RegionPaths, checkpoint_number
-from coordinator.zk.znodes.records import Channel, Command, OffsetRecord
-from coordinator.zk.znodes.regions import (
+from zk_group.coordinator.zk.errors import BadData, CoordinatorError, Refused, StoreError
+from zk_group.coordinator.zk.runtime import Runtime
+from zk_group.coordinator.zk.store import Create, Delete, Operation, SetData, Store
+from zk_group.coordinator.zk.update import ensure
+from zk_group.coordinator.zk.znodes.cuts import contributions
+from zk_group.coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from zk_group.coordinator.zk.znodes.paths import RegionPaths, checkpoint_number
+from zk_group.coordinator.zk.znodes.records import Channel, Command, OffsetRecord
+from zk_group.coordinator.zk.znodes.regions import (
     CHECKPOINT,
     COMPLETED,
     FAIL,

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from coordinator.zk.errors import BadData, CoordinatorError, UsageError
-from coordinator.zk.znodes.group_state import decoded, encoded
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.regions import MAX_STATE_BYTES, Contribution, StateFile
+from zk_group.coordinator.zk.errors import BadData, CoordinatorError, UsageError
+from zk_group.coordinator.zk.znodes.group_state import decoded, encoded
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.regions import MAX_STATE_BYTES, Contribution, StateFile
 
 from ..logs.checked_file import refuse_compressed_stream
 from ..sealing.segment_files import SegmentFolder, claim

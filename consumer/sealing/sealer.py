@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from coordinator.zk.backoff import Backoff
-from coordinator.zk.errors import IncarnationOver, Refused, Retryable, SessionLost, StoreError
-from coordinator.zk.runtime import Runtime
-from coordinator.zk.store import Create, Store
-from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
-from coordinator.zk.znodes.records import Channel
-from coordinator.zk.znodes.regions import Contribution, Order
-from coordinator.zk.znodes.segments import SEAL_INTERVAL_MS, Missing, SealedRange, Segment
+from zk_group.coordinator.zk.backoff import Backoff
+from zk_group.coordinator.zk.errors import IncarnationOver, Refused, Retryable, SessionLost, StoreError
+from zk_group.coordinator.zk.runtime import Runtime
+from zk_group.coordinator.zk.store import Create, Store
+from zk_group.coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from zk_group.coordinator.zk.znodes.records import Channel
+from zk_group.coordinator.zk.znodes.regions import Contribution, Order
+from zk_group.coordinator.zk.znodes.segments import SEAL_INTERVAL_MS, Missing, SealedRange, Segment
 
 from ..errors import ForeignFolder, UnknownMemberId
 from ..fetching.polling import Fetcher

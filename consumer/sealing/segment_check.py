@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from coordinator.zk.errors import BadData, UsageError
-from coordinator.zk.runtime import Runtime
-from coordinator.zk.store import Store
-from coordinator.zk.znodes.json_fields import readable
-from coordinator.zk.znodes.paths import GroupPaths, is_name
-from coordinator.zk.znodes.records import Channel, parsed_channel
-from coordinator.zk.znodes.segments import Segment
+from zk_group.coordinator.zk.errors import BadData, UsageError
+from zk_group.coordinator.zk.runtime import Runtime
+from zk_group.coordinator.zk.store import Store
+from zk_group.coordinator.zk.znodes.json_fields import readable
+from zk_group.coordinator.zk.znodes.paths import GroupPaths, is_name
+from zk_group.coordinator.zk.znodes.records import Channel, parsed_channel
+from zk_group.coordinator.zk.znodes.segments import Segment
 
 from ..errors import SegmentError
 from .segment_files import FoundFile, SegmentFolder, chroot_of, claim, incarnation_of, is_remote, refusal

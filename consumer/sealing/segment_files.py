@@ -24,15 +24,15 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from pyarrow import fs
 
-from coordinator.zk import below
-from coordinator.zk.errors import AccessDenied, BadData, StoreError, UsageError
-from coordinator.zk.runtime import Runtime
-from coordinator.zk.store import DENIED, Store, StoreFactory
-from coordinator.zk.update import ensure
-from coordinator.zk.values import shown
-from coordinator.zk.znodes.json_fields import Fields, compact
-from coordinator.zk.znodes.paths import CONSUMERS, is_name
-from coordinator.zk.znodes.segments import SealedRange, Segment
+from zk_group.coordinator.zk import below
+from zk_group.coordinator.zk.errors import AccessDenied, BadData, StoreError, UsageError
+from zk_group.coordinator.zk.runtime import Runtime
+from zk_group.coordinator.zk.store import DENIED, Store, StoreFactory
+from zk_group.coordinator.zk.update import ensure
+from zk_group.coordinator.zk.values import shown
+from zk_group.coordinator.zk.znodes.json_fields import Fields, compact
+from zk_group.coordinator.zk.znodes.paths import CONSUMERS, is_name
+from zk_group.coordinator.zk.znodes.segments import SealedRange, Segment
 
 from ..errors import ForeignFolder, SegmentError
 from ..logs.base import LOG_SCHEMA

@@ -16,8 +16,8 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 import zk_group
-from coordinator.zk.errors import CoordinatorError, UsageError
-from coordinator.zk.runtime import Runtime
+from zk_group.coordinator.zk.errors import CoordinatorError, UsageError
+from zk_group.coordinator.zk.runtime import Runtime
 
 _LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")

@@ -12,10 +12,10 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Protocol
 
-from coordinator.zk.errors import RebalanceFailed
-from coordinator.zk.values import shown
-from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
-from coordinator.zk.znodes.paths import error_text
+from zk_group.coordinator.zk.errors import RebalanceFailed
+from zk_group.coordinator.zk.values import shown
+from zk_group.coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
+from zk_group.coordinator.zk.znodes.paths import error_text
 
 Assignment = Mapping[str, Mapping[str, PartitionSet]]
 """Consumer -> thread -> partitions."""

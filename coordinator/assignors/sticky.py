@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import NamedTuple
 
-from coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
 
 from . import Assignment, Subscriber, in_order
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import click
 
-from coordinator import __version__
-from coordinator.zk.process.cli import Cli
+from zk_group import __version__
+from zk_group.coordinator.zk.process.cli import Cli
 
 EXIT_CODES = """\b
 Exit codes: 0 ok, 1 failed, 2 usage, 3 inconclusive, 4 ZooKeeper unreachable, 5 unhealthy,
@@ -16,8 +16,8 @@ Exit codes: 0 ok, 1 failed, 2 usage, 3 inconclusive, 4 ZooKeeper unreachable, 5 
 
 COMMANDS = ("acl", "channel", "groups", "history", "queries", "regions", "run", "segments", "status", "topics")
 PLACES = {command: f"{__name__}.{command}" for command in COMMANDS} | {
-    "conformance": "drills.conformance.cli",
-    "drill": "drills.cli",
+    "conformance": "zk_group.drills.conformance.cli",
+    "drill": "zk_group.drills.cli",
     "history": f"{__name__}.groups",
     "queries": f"{__name__}.segments",
     **dict.fromkeys(("pause", "rebalance", "resign", "resume", "status"), f"{__name__}.control"),

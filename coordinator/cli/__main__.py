@@ -1,4 +1,4 @@
-"""`python -m coordinator.cli`, the same as `zk-coordinator`."""
+"""`python -m zk_group.coordinator.cli`, the same as `zk-coordinator`."""
 
 from . import main
 

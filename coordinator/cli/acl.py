@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import click
 
-from coordinator.admin import acl as admin
-from coordinator.zk.errors import AccessDenied, BadData, UsageError
-from coordinator.zk.process import cli
-from coordinator.zk.process.cli import echo_alarm
-from coordinator.zk.security.access import identities_of
-from coordinator.zk.security.policy import CLOSED, OPEN, SECURE, AclPolicy, checked_identities, letters_of
-from coordinator.zk.store import Acl, AclEntry, AclStore
-from coordinator.zk.znodes.paths import Brokers, is_name, shown
+from zk_group.coordinator.admin import acl as admin
+from zk_group.coordinator.zk.errors import AccessDenied, BadData, UsageError
+from zk_group.coordinator.zk.process import cli
+from zk_group.coordinator.zk.process.cli import echo_alarm
+from zk_group.coordinator.zk.security.access import identities_of
+from zk_group.coordinator.zk.security.policy import CLOSED, OPEN, SECURE, AclPolicy, checked_identities, letters_of
+from zk_group.coordinator.zk.store import Acl, AclEntry, AclStore
+from zk_group.coordinator.zk.znodes.paths import Brokers, is_name, shown
 
 from .watching import UNHEALTHY
 

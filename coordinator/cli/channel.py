@@ -9,15 +9,15 @@ from datetime import UTC, datetime
 
 import click
 
-from coordinator.admin.channel_watch import ACKNOWLEDGED, WITHDRAWN, ChannelEvent, ChannelWatch
-from coordinator.admin.groups import Reading, ShownCommand, checked_group, existing_group
-from coordinator.zk.errors import UsageError
-from coordinator.zk.process import cli
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.znodes.partitions import range_texts
-from coordinator.zk.znodes.paths import is_name
-from coordinator.zk.znodes.records import START_FETCHER, STOP_FETCHER
+from zk_group.coordinator.admin.channel_watch import ACKNOWLEDGED, WITHDRAWN, ChannelEvent, ChannelWatch
+from zk_group.coordinator.admin.groups import Reading, ShownCommand, checked_group, existing_group
+from zk_group.coordinator.zk.errors import UsageError
+from zk_group.coordinator.zk.process import cli
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.znodes.partitions import range_texts
+from zk_group.coordinator.zk.znodes.paths import is_name
+from zk_group.coordinator.zk.znodes.records import START_FETCHER, STOP_FETCHER
 
 from .groups import notes_of
 from .watching import Shot, printed

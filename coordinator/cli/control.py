@@ -6,15 +6,15 @@ from dataclasses import asdict
 
 import click
 
-from coordinator.admin import control
-from coordinator.admin.groups import Reading
-from coordinator.admin.health import STUCK_AFTER_MS, HealthFinding, Status, findings, read_status, summary
-from coordinator.zk.errors import CoordinatorError
-from coordinator.zk.process.cli import brokers_option, echo_alarm, print_rows, printable, row_objects
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.values import first_names
-from coordinator.zk.znodes.paths import Brokers
-from coordinator.zk.znodes.records import NodeRecord, PausedRecord
+from zk_group.coordinator.admin import control
+from zk_group.coordinator.admin.groups import Reading
+from zk_group.coordinator.admin.health import STUCK_AFTER_MS, HealthFinding, Status, findings, read_status, summary
+from zk_group.coordinator.zk.errors import CoordinatorError
+from zk_group.coordinator.zk.process.cli import brokers_option, echo_alarm, print_rows, printable, row_objects
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.values import first_names
+from zk_group.coordinator.zk.znodes.paths import Brokers
+from zk_group.coordinator.zk.znodes.records import NodeRecord, PausedRecord
 
 from .groups import LIST, MOST_LISTED, list_row
 from .regions import LIST as REGION_LIST

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from coordinator.zk.embedded import ensemble as embedded
-from coordinator.zk.embedded.directory import IDENTITIES
-from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig, EnsembleError, has_ensemble
-from coordinator.zk.embedded.kafka import Broker, KafkaConfig, has_broker
-from coordinator.zk.errors import CoordinatorError, UsageError, ZooKeeperUnreachable
-from coordinator.zk.process.cli import Seconds
-from coordinator.zk.security.access import environment_of
-from coordinator.zk.znodes.paths import checked_name, shown
+from zk_group.coordinator.zk.embedded import ensemble as embedded
+from zk_group.coordinator.zk.embedded.directory import IDENTITIES
+from zk_group.coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig, EnsembleError, has_ensemble
+from zk_group.coordinator.zk.embedded.kafka import Broker, KafkaConfig, has_broker
+from zk_group.coordinator.zk.errors import CoordinatorError, UsageError, ZooKeeperUnreachable
+from zk_group.coordinator.zk.process.cli import Seconds
+from zk_group.coordinator.zk.security.access import environment_of
+from zk_group.coordinator.zk.znodes.paths import checked_name, shown
 
 from .watching import UNHEALTHY
 
 if TYPE_CHECKING:
-    from coordinator.zk.embedded.kafka_client import TrialKafka
+    from zk_group.coordinator.zk.embedded.kafka_client import TrialKafka
 
 KAFKA = "kafka"
 
@@ -283,7 +283,7 @@ def _client(directory: Path) -> TrialKafka:
 
     :raises CoordinatorError: when none runs.
     """
-    from coordinator.zk.embedded.kafka_client import TrialKafka  # needs confluent-kafka
+    from zk_group.coordinator.zk.embedded.kafka_client import TrialKafka  # needs confluent-kafka
 
     broker = _broker(directory)
     if broker is None or not broker.is_ready:

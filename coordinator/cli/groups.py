@@ -12,23 +12,32 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from coordinator.admin import groups as admin
-from coordinator.admin.offsets import BoundsOf, LogBounds
-from coordinator.admin.topics import usable_topics
-from coordinator.admin.verify import problems, unknown
-from coordinator.zk.errors import UsageError
-from coordinator.zk.process import cli
-from coordinator.zk.values import first_names
-from coordinator.zk.znodes.group_state import CLIENT, COMPLETING, CONSUMER, DEAD, EMPTY, FAILED, PREPARING, Rebalance
-from coordinator.zk.znodes.partitions import TopicPartition, by_topic
-from coordinator.zk.znodes.paths import COORDINATOR, GROUPS, TURN_TIMES, Brokers, RegionPaths
-from coordinator.zk.znodes.records import CoordinatorRecord, Registration, Topic, TurnTimes
-from coordinator.zk.znodes.regions import Region
+from zk_group.coordinator.admin import groups as admin
+from zk_group.coordinator.admin.offsets import BoundsOf, LogBounds
+from zk_group.coordinator.admin.topics import usable_topics
+from zk_group.coordinator.admin.verify import problems, unknown
+from zk_group.coordinator.zk.errors import UsageError
+from zk_group.coordinator.zk.process import cli
+from zk_group.coordinator.zk.values import first_names
+from zk_group.coordinator.zk.znodes.group_state import (
+    CLIENT,
+    COMPLETING,
+    CONSUMER,
+    DEAD,
+    EMPTY,
+    FAILED,
+    PREPARING,
+    Rebalance,
+)
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition, by_topic
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR, GROUPS, TURN_TIMES, Brokers, RegionPaths
+from zk_group.coordinator.zk.znodes.records import CoordinatorRecord, Registration, Topic, TurnTimes
+from zk_group.coordinator.zk.znodes.regions import Region
 
 from .watching import UNHEALTHY, Shot, at, error_note, print_below, printed, show, watch_options
 
 if TYPE_CHECKING:
-    from consumer.logs.base import Log
+    from zk_group.consumer.logs.base import Log
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -80,7 +89,7 @@ def source_options(is_needed: bool) -> Callable[[Command], Command]:
             *args: Any, log_dir: str | None, bootstrap_servers: str, kafka: Mapping[str, str] | None, **rest: Any
         ) -> Any:
             def opened(zk: str, brokers: Brokers) -> Log:
-                from consumer.logs import KafkaPlace, open_log  # loads pyarrow, needed only here
+                from zk_group.consumer.logs import KafkaPlace, open_log  # loads pyarrow, needed only here
 
                 place = KafkaPlace(zk, brokers.root, bootstrap_servers, kafka or {}, cli.command_access())
                 return open_log(log_dir or "", place)
@@ -94,7 +103,7 @@ def source_options(is_needed: bool) -> Callable[[Command], Command]:
 
 def bounds_in(source: Log) -> BoundsOf:
     """Earliest and latest offsets of a log's partitions; 0 for those without records."""
-    from consumer.logs.base import UnknownTopic
+    from zk_group.consumer.logs.base import UnknownTopic
 
     def bounds_of(topic: Topic, partition: int, timestamp_ms: int | None) -> LogBounds:
         key = (topic.name, topic.id, partition)
@@ -366,7 +375,7 @@ def _log_ends(
     """
     if source is None:
         return {}
-    from consumer.logs.base import TopicIdPartition, UnknownTopic
+    from zk_group.consumer.logs.base import TopicIdPartition, UnknownTopic
 
     shown = [partition for group in groups for partition in group.partitions]
     places = {

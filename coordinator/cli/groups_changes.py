@@ -9,18 +9,18 @@ from typing import Any, ParamSpec, TypeVar
 
 import click
 
-from coordinator.admin import control, offsets
-from coordinator.admin.acl import create_group
-from coordinator.admin.delete_group import Removable, Removed, delete_group, removable
-from coordinator.admin.groups import Reading, chosen_groups
-from coordinator.admin.reset_offsets import ResetRequest, parse_plans, parse_scope, to_csv
-from coordinator.admin.topics import usable_topics
-from coordinator.zk.errors import CoordinatorError, SessionLost, UsageError
-from coordinator.zk.process import cli
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.security.policy import checked_identities
-from coordinator.zk.znodes.partitions import range_texts
-from coordinator.zk.znodes.paths import Brokers, checked_name
+from zk_group.coordinator.admin import control, offsets
+from zk_group.coordinator.admin.acl import create_group
+from zk_group.coordinator.admin.delete_group import Removable, Removed, delete_group, removable
+from zk_group.coordinator.admin.groups import Reading, chosen_groups
+from zk_group.coordinator.admin.reset_offsets import ResetRequest, parse_plans, parse_scope, to_csv
+from zk_group.coordinator.admin.topics import usable_topics
+from zk_group.coordinator.zk.errors import CoordinatorError, SessionLost, UsageError
+from zk_group.coordinator.zk.process import cli
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.security.policy import checked_identities
+from zk_group.coordinator.zk.znodes.partitions import range_texts
+from zk_group.coordinator.zk.znodes.paths import Brokers, checked_name
 
 from .acl import checked_regions, members_option, regions_option
 from .groups import OpenLog, bounds_in, source_options

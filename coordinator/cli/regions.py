@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from coordinator.admin import regions as admin
-from coordinator.admin.groups import Reading
-from coordinator.zk.znodes.paths import REGIONS
-from coordinator.zk.znodes.regions import ABORTED, CHECKPOINT, COMPLETED, RESET, Contribution, RegionRequest
+from zk_group.coordinator.admin import regions as admin
+from zk_group.coordinator.admin.groups import Reading
+from zk_group.coordinator.zk.znodes.paths import REGIONS
+from zk_group.coordinator.zk.znodes.regions import ABORTED, CHECKPOINT, COMPLETED, RESET, Contribution, RegionRequest
 
 from .groups import notes_of
 from .segments import shown_time

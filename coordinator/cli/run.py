@@ -8,16 +8,16 @@ from typing import Any
 
 import click
 
-from coordinator.service import CoordinatorService
-from coordinator.term.config import CoordinatorConfig
-from coordinator.term.elector import listed
-from coordinator.term.metrics import CoordinatorMetrics
-from coordinator.zk.process.cli import built, config_options, log_options
-from coordinator.zk.process.log_format import log_to_stderr
-from coordinator.zk.process.metrics_server import MetricsServer
-from coordinator.zk.runtime import ENDINGS, ThreadRuntime, on_signals, recorder_in
-from coordinator.zk.session.kazoo_client import OutageLog
-from coordinator.zk.session.kazoo_store import kazoo_factory
+from zk_group.coordinator.service import CoordinatorService
+from zk_group.coordinator.term.config import CoordinatorConfig
+from zk_group.coordinator.term.elector import listed
+from zk_group.coordinator.term.metrics import CoordinatorMetrics
+from zk_group.coordinator.zk.process.cli import built, config_options, log_options
+from zk_group.coordinator.zk.process.log_format import log_to_stderr
+from zk_group.coordinator.zk.process.metrics_server import MetricsServer
+from zk_group.coordinator.zk.runtime import ENDINGS, ThreadRuntime, on_signals, recorder_in
+from zk_group.coordinator.zk.session.kazoo_client import OutageLog
+from zk_group.coordinator.zk.session.kazoo_store import kazoo_factory
 
 HELPS = {
     "zk": "The ZooKeeper servers, as host:port,host:port/chroot.",

@@ -8,13 +8,13 @@ from functools import partial
 
 import click
 
-from coordinator.admin import segments as admin
-from coordinator.admin.groups import Reading, existing_group
-from coordinator.zk.process.cli import env_option, row_objects
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.values import first_names, shown
-from coordinator.zk.znodes.paths import GROUPS, GroupPaths
-from coordinator.zk.znodes.segments import Segment
+from zk_group.coordinator.admin import segments as admin
+from zk_group.coordinator.admin.groups import Reading, existing_group
+from zk_group.coordinator.zk.process.cli import env_option, row_objects
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.values import first_names, shown
+from zk_group.coordinator.zk.znodes.paths import GROUPS, GroupPaths
+from zk_group.coordinator.zk.znodes.segments import Segment
 
 from .groups import notes_of
 from .watching import UNHEALTHY, Shot, error_note, print_below, printed
@@ -78,7 +78,7 @@ def _file_findings(
 
     :param unchecked: gets the reasons for which segments, or files without one, were not checked.
     """
-    from consumer.sealing.segment_check import SegmentCheck, may_seal  # loads pyarrow, needed only here
+    from zk_group.consumer.sealing.segment_check import SegmentCheck, may_seal  # loads pyarrow, needed only here
 
     check = SegmentCheck(segments_dir)
     readable = {item.name: item.segment for item in listed if item.segment}

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coordinator.admin import topics as admin
-from coordinator.admin.groups import Reading, ShownGroup, existing_group, listed_topic
-from coordinator.zk import below
-from coordinator.zk.errors import CoordinatorError, UsageError
-from coordinator.zk.process import cli
-from coordinator.zk.process.log_format import log_to_stderr
-from coordinator.zk.runtime import ENDINGS, ThreadRuntime, on_signals
-from coordinator.zk.values import in_chunks
-from coordinator.zk.znodes.paths import Brokers
-from coordinator.zk.znodes.records import Topic
+from zk_group.coordinator.admin import topics as admin
+from zk_group.coordinator.admin.groups import Reading, ShownGroup, existing_group, listed_topic
+from zk_group.coordinator.zk import below
+from zk_group.coordinator.zk.errors import CoordinatorError, UsageError
+from zk_group.coordinator.zk.process import cli
+from zk_group.coordinator.zk.process.log_format import log_to_stderr
+from zk_group.coordinator.zk.runtime import ENDINGS, ThreadRuntime, on_signals
+from zk_group.coordinator.zk.values import in_chunks
+from zk_group.coordinator.zk.znodes.paths import Brokers
+from zk_group.coordinator.zk.znodes.records import Topic
 
 from .watching import Shot, printed
 
@@ -89,7 +89,7 @@ def delete(reading: Reading, name: str, execute: bool, log_dir: Path | None, bro
     if execute:
         znodes = admin.delete_topic(store, brokers, name)
         if log_dir is not None and topic is not None:
-            from consumer.logs.embedded.log import remove_topic
+            from zk_group.consumer.logs.embedded.log import remove_topic
 
             # After the znodes: writers and fetchers have been notified, or will find the folder missing.
             remove_topic(log_dir, topic.name, topic.id)
@@ -110,15 +110,15 @@ def _data(log_dir: Path | None, topic: Topic | None) -> list[Path]:
     """The folder of the topic's data, if it exists."""
     if log_dir is None or topic is None:
         return []
-    from consumer.logs.embedded.log import topic_folder  # loads pyarrow, needed only here
+    from zk_group.consumer.logs.embedded.log import topic_folder  # loads pyarrow, needed only here
 
     folder = topic_folder(log_dir, topic.name, topic.id)
     return [folder] if topic.id in below.folders(log_dir, [topic.name]) else []
 
 
 if TYPE_CHECKING:
-    from consumer.logs.base import LogError
-    from consumer.logs.kafka.requests import Described, Requests
+    from zk_group.consumer.logs.base import LogError
+    from zk_group.consumer.logs.kafka.requests import Described, Requests
 
 # ---- a Kafka, once or again and again
 
@@ -150,9 +150,9 @@ def on_kafka(columns: Sequence[str]) -> Callable[[Callable[..., Acts]], Callable
             log_format: str,
             **own: Any,
         ) -> None:
-            from consumer.logs.kafka.options import bootstrap_servers as parsed_servers
-            from consumer.logs.kafka.options import kafka_options
-            from consumer.logs.kafka.requests import Requests  # loads pyarrow, needed only here
+            from zk_group.consumer.logs.kafka.options import bootstrap_servers as parsed_servers
+            from zk_group.consumer.logs.kafka.options import kafka_options
+            from zk_group.consumer.logs.kafka.requests import Requests  # loads pyarrow, needed only here
 
             servers = parsed_servers("kafka:", bootstrap_servers)
             with closing(Requests(servers, kafka_options(kafka or {}))) as client:
@@ -233,8 +233,8 @@ def exported(client: Requests, name: str, group: ShownGroup) -> list[Row]:
 
 def mismatches(client: Requests, group: ShownGroup) -> dict[tuple[str, int], str]:
     """Partitions whose topic id differs from Kafka's, or that Kafka does not have, with the reason."""
-    from consumer.logs.base import LogError
-    from consumer.logs.kafka.topics import checked
+    from zk_group.consumer.logs.base import LogError
+    from zk_group.consumer.logs.kafka.topics import checked
 
     topics = {part.partition.topic for part in group.partitions if part.topic_id is not None}
     answers = client.describe(topics).results() if topics else {}

@@ -20,12 +20,12 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from coordinator.admin.groups import Reading
-from coordinator.zk.errors import Retryable
-from coordinator.zk.process import cli
-from coordinator.zk.process.log_format import redacted
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.znodes.records import LONGEST_BY, PausedRecord
+from zk_group.coordinator.admin.groups import Reading
+from zk_group.coordinator.zk.errors import Retryable
+from zk_group.coordinator.zk.process import cli
+from zk_group.coordinator.zk.process.log_format import redacted
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.znodes.records import LONGEST_BY, PausedRecord
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 EVERY_S = 2.0

@@ -11,6 +11,7 @@ from functools import partial
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from zk_group import __version__
+
 from ..planning.plan import Plan
 from ..planning.rebalance_history import kind_of, trigger_kind
 from ..planning.snapshot import SentCommand, Snapshot

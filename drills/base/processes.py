@@ -16,8 +16,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
-from coordinator.zk.embedded.ensemble import stands_still
-from coordinator.zk.errors import CoordinatorError, StoreError
+from zk_group.coordinator.zk.embedded.ensemble import stands_still
+from zk_group.coordinator.zk.errors import CoordinatorError, StoreError
 
 T = TypeVar("T")
 Variables = Mapping[str, str]
@@ -189,7 +189,7 @@ class Process:
         self._process.send_signal(signal.SIGCONT)
 
     def hang(self) -> None:
-        """SIGUSR1: it hangs at its workload's hanging point (`drills.workloads`), and stays alive."""
+        """SIGUSR1: it hangs at its workload's hanging point (`zk_group.drills.workloads`), and stays alive."""
         self._process.send_signal(signal.SIGUSR1)
 
     def go_on(self) -> None:

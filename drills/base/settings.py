@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from coordinator.zk.lease import LEASE_SHARE
-from coordinator.zk.values import require
-from coordinator.zk.znodes.paths import checked_name
+from zk_group.coordinator.zk.lease import LEASE_SHARE
+from zk_group.coordinator.zk.values import require
+from zk_group.coordinator.zk.znodes.paths import checked_name
 
 GROUP = "drill"
 POOL = "p"

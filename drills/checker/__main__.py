@@ -1,4 +1,4 @@
-"""`python -m drills.checker`: check a history in files."""
+"""`python -m zk_group.drills.checker`: check a history in files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ decided that a complete history would have decided"""
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check the named files, and print the verdicts."""
     parser = argparse.ArgumentParser(
-        prog="python -m drills.checker",
+        prog="python -m zk_group.drills.checker",
         description="Check a history against the invariants of the design; report each broken one with its reason.",
         epilog=EPILOG,
     )

@@ -10,15 +10,15 @@ from itertools import count as numbers_from
 from pathlib import Path
 from typing import TypeVar
 
-from coordinator.admin.control import pause, resume
-from coordinator.admin.groups import ShownGroup
-from coordinator.admin.topics import create_topic
-from coordinator.zk.errors import BadData
-from coordinator.zk.store import Create, Delete, Store
-from coordinator.zk.znodes.group_state import STABLE
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import Brokers, GroupPaths
-from coordinator.zk.znodes.records import Channel, Registration, Topic, parsed_channel
+from zk_group.coordinator.admin.control import pause, resume
+from zk_group.coordinator.admin.groups import ShownGroup
+from zk_group.coordinator.admin.topics import create_topic
+from zk_group.coordinator.zk.errors import BadData
+from zk_group.coordinator.zk.store import Create, Delete, Store
+from zk_group.coordinator.zk.znodes.group_state import STABLE
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import Brokers, GroupPaths
+from zk_group.coordinator.zk.znodes.records import Channel, Registration, Topic, parsed_channel
 
 from ..base.processes import INTERRUPTS, NotReached, Process, wait_for
 from ..base.settings import Settings
@@ -174,7 +174,7 @@ class Bench(Stage):
 
     def produce(self, count: int = 20, topic: str = TOPIC, partitions: Sequence[int] | None = None) -> None:
         """Write `count` records into each partition of the topic, or into each of `partitions`."""
-        from consumer.logs.embedded.producer import Producer  # a command that is only listed loads no pyarrow
+        from zk_group.consumer.logs.embedded.producer import Producer  # a command that is only listed loads no pyarrow
 
         producer = Producer.for_store(self.store, self.folder / "log", Brokers())
         for number in partitions if partitions is not None else range(self.settings.partitions):

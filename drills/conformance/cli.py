@@ -21,12 +21,12 @@ from typing import Any
 
 import click
 
-from coordinator.zk.errors import CoordinatorError, MissingProgram
-from coordinator.zk.process.cli import command_words, print_rows
-from coordinator.zk.process.cli import report as say_error
-from coordinator.zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS
-from coordinator.zk.values import require
-from coordinator.zk.znodes.paths import NODES, GroupPaths
+from zk_group.coordinator.zk.errors import CoordinatorError, MissingProgram
+from zk_group.coordinator.zk.process.cli import command_words, print_rows
+from zk_group.coordinator.zk.process.cli import report as say_error
+from zk_group.coordinator.zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS
+from zk_group.coordinator.zk.values import require
+from zk_group.coordinator.zk.znodes.paths import NODES, GroupPaths
 
 from ..base.processes import INTERRUPTS, NotReached, module_command, wait_for
 from ..checker import check
@@ -38,7 +38,7 @@ from . import commands, members
 from .bench import OPTIONAL, Bench, Ground, Scenario
 from .event_lines import NotConforming
 
-OWN_CONSUMER = module_command("consumer.cli", ["run"])
+OWN_CONSUMER = module_command("zk_group.consumer.cli", ["run"])
 
 _DEFINED = (*vars(members).values(), *vars(commands).values())
 SCENARIOS: Mapping[str, Scenario] = {each.name: each for each in _DEFINED if isinstance(each, Scenario)}

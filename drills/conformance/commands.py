@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from coordinator.admin.topics import alter_topic, delete_topic
-from coordinator.zk.store import Create, Delete, SetData
-from coordinator.zk.update import ensure
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import Brokers
-from coordinator.zk.znodes.records import BegunRecord, Channel, OffsetRecord
+from zk_group.coordinator.admin.topics import alter_topic, delete_topic
+from zk_group.coordinator.zk.store import Create, Delete, SetData
+from zk_group.coordinator.zk.update import ensure
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import Brokers
+from zk_group.coordinator.zk.znodes.records import BegunRecord, Channel, OffsetRecord
 
 from .bench import TOPIC, Bench, Scenario
 from .event_lines import LOST, REVOKED, Trial, names_of, require

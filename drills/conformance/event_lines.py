@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from coordinator.zk.errors import CoordinatorError
-from coordinator.zk.values import shown
-from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from zk_group.coordinator.zk.errors import CoordinatorError
+from zk_group.coordinator.zk.values import shown
+from zk_group.coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 
 from ..base.processes import Process
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from coordinator.admin.control import resign
+from zk_group.coordinator.admin.control import resign
 
 from ..testbed.commands import READY_S
 from .bench import STATIC_MEMBERS, TOPIC, WILDCARDS, Bench, Scenario

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal, Self
 
-from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
-from coordinator.zk.security import access as security
-from coordinator.zk.security.access import DIGEST, SASL, ZooKeeperAccess, digest_identity
+from zk_group.coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
+from zk_group.coordinator.zk.security import access as security
+from zk_group.coordinator.zk.security.access import DIGEST, SASL, ZooKeeperAccess, digest_identity
 
 from ..base.processes import held
 from ..base.settings import Settings

@@ -12,9 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from coordinator.zk.embedded.directory import HOST, choose_ports
-from coordinator.zk.embedded.ensemble import four_letter_word, mode_in, modes_are_healthy
-from coordinator.zk.errors import CoordinatorError, MissingProgram, UsageError
+from zk_group.coordinator.zk.embedded.directory import HOST, choose_ports
+from zk_group.coordinator.zk.embedded.ensemble import four_letter_word, mode_in, modes_are_healthy
+from zk_group.coordinator.zk.errors import CoordinatorError, MissingProgram, UsageError
 
 from ..base.processes import REPOSITORY, finished, held, wait_for
 from .base import NETWORK, PAUSE, SERVERS, Action, Environment, version_in

@@ -10,15 +10,23 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
-from coordinator.zk.embedded.ensemble import four_letter_word
-from coordinator.zk.errors import BadData, Refused, Retryable, UsageError, ZooKeeperUnreachable
-from coordinator.zk.security.access import ZooKeeperAccess, secured
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Create, Delete, Operation, Store
-from coordinator.zk.update import clear_below
-from coordinator.zk.values import Address, parsed_hosts, require
-from coordinator.zk.znodes import paths
-from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, DRILL, Brokers, GroupPaths, RegionPaths, checked_name
+from zk_group.coordinator.zk.embedded.ensemble import four_letter_word
+from zk_group.coordinator.zk.errors import BadData, Refused, Retryable, UsageError, ZooKeeperUnreachable
+from zk_group.coordinator.zk.security.access import ZooKeeperAccess, secured
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.store import Create, Delete, Operation, Store
+from zk_group.coordinator.zk.update import clear_below
+from zk_group.coordinator.zk.values import Address, parsed_hosts, require
+from zk_group.coordinator.zk.znodes import paths
+from zk_group.coordinator.zk.znodes.paths import (
+    CONSUMERS,
+    COORDINATOR,
+    DRILL,
+    Brokers,
+    GroupPaths,
+    RegionPaths,
+    checked_name,
+)
 
 from ..base.processes import wait_for
 from ..base.settings import REGION, Settings

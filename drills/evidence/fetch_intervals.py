@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from coordinator.zk.znodes.records import ASSIGNMENT_FAILED
+from zk_group.coordinator.zk.znodes.records import ASSIGNMENT_FAILED
 
 from ..checker.replay.replay import Replay, fetch_intervals
 from ..checker.replay.verdict import Event

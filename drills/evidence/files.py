@@ -15,8 +15,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from coordinator import __version__
-from coordinator.zk.store import Store
+from zk_group import __version__
+from zk_group.coordinator.zk.store import Store
 
 from ..base.processes import REPOSITORY, finished
 from ..checker.replay.commits import HAND

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from coordinator.zk.znodes.group_state import STABLE
-from coordinator.zk.znodes.paths import COORDINATOR
+from zk_group.coordinator.zk.znodes.group_state import STABLE
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR
 
 from ..checker.replay.commits import Commit
 from ..checker.replay.replay import Replay

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from coordinator.zk.errors import BadData, StoreError
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import SessionState, TreeEvent
+from zk_group.coordinator.zk.errors import BadData, StoreError
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.store import SessionState, TreeEvent
 
 from ..checker.replay.commits import HAND
 from ..environments.base import OPERATOR, DrillAccess, connect_string

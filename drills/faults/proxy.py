@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Self, TypeVar
 
-from coordinator.zk.embedded.directory import HOST, choose_ports
-from coordinator.zk.security.access import ZooKeeperAccess
-from coordinator.zk.wire import JuteReader
+from zk_group.coordinator.zk.embedded.directory import HOST, choose_ports
+from zk_group.coordinator.zk.security.access import ZooKeeperAccess
+from zk_group.coordinator.zk.wire import JuteReader
 
 CREATE, DELETE, EXISTS, GET_DATA, SET_DATA = 1, 2, 3, 4, 5
 SYNC, CHECK, MULTI, CLOSE_SESSION = 9, 13, 14, -11

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from drills.checker.replay.history_files import problem
-from drills.checker.replay.verdict import Event, ascii_line
+from zk_group.drills.checker.replay.history_files import problem
+from zk_group.drills.checker.replay.verdict import Event, ascii_line
 
 LONGEST_TEXT = 2_000
 MOST_ITEMS = 500

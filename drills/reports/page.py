@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from drills.checker.replay.verdict import Event
+from zk_group.drills.checker.replay.verdict import Event
 
 from . import facts
 from .drawing import BARS, SIGNS, picture

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from drills.checker.replay.conditions import STUCK_KINDS, Fault
-from drills.checker.replay.fetch_intervals import FOREVER, Hold, PartitionKey
-from drills.checker.replay.replay import fetch_intervals
-from drills.checker.replay.verdict import Event
+from zk_group.drills.checker.replay.conditions import STUCK_KINDS, Fault
+from zk_group.drills.checker.replay.fetch_intervals import FOREVER, Hold, PartitionKey
+from zk_group.drills.checker.replay.replay import fetch_intervals
+from zk_group.drills.checker.replay.verdict import Event
 
 from .facts import FAR, amount, clock, hit_of, name_of, number, plural, readable, text
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from coordinator.zk.embedded.ensemble import command_line, descendants
+from zk_group.coordinator.zk.embedded.ensemble import command_line, descendants
 
 from ..base.processes import NotReached, wait_for
 from ..base.settings import LIES

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from coordinator.admin.control import await_turn, request_turn
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.znodes.group_state import Ask
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import ASSIGN
+from zk_group.coordinator.admin.control import await_turn, request_turn
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.znodes.group_state import Ask
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.records import ASSIGN
 
 from ..base.processes import NotReached, wait_for
 from ..base.settings import Settings

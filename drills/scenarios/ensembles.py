@@ -10,10 +10,10 @@ from dataclasses import replace
 from functools import partial
 from subprocess import SubprocessError
 
-from coordinator.admin.topics import alter_topic, create_topic, delete_topic
-from coordinator.zk.errors import CoordinatorError
-from coordinator.zk.store import Delete, Operation, SetData
-from coordinator.zk.znodes.paths import COORDINATOR, Brokers, GroupPaths
+from zk_group.coordinator.admin.topics import alter_topic, create_topic, delete_topic
+from zk_group.coordinator.zk.errors import CoordinatorError
+from zk_group.coordinator.zk.store import Delete, Operation, SetData
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR, Brokers, GroupPaths
 
 from ..base.processes import NotReached, wait_for
 from ..environments.base import BROKER, NETWORK, PAUSE, SERVERS, Action

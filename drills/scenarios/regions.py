@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 
-from coordinator.admin.groups import Reading
-from coordinator.admin.regions import read_contributions, request
-from coordinator.zk.znodes import regions
-from coordinator.zk.znodes.group_state import decoded
-from coordinator.zk.znodes.paths import RegionPaths
-from coordinator.zk.znodes.records import DRAIN, START_FETCHER, STOP_FETCHER
-from coordinator.zk.znodes.regions import COMPLETED, RESET, Contribution, Region, RegionRequest
+from zk_group.coordinator.admin.groups import Reading
+from zk_group.coordinator.admin.regions import read_contributions, request
+from zk_group.coordinator.zk.znodes import regions
+from zk_group.coordinator.zk.znodes.group_state import decoded
+from zk_group.coordinator.zk.znodes.paths import RegionPaths
+from zk_group.coordinator.zk.znodes.records import DRAIN, START_FETCHER, STOP_FETCHER
+from zk_group.coordinator.zk.znodes.regions import COMPLETED, RESET, Contribution, Region, RegionRequest
 
 from ..base.processes import NotReached, wait_for
 from ..base.settings import REGION, Settings

@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from coordinator.admin.groups import Reading, ShownGroup, read_group
-from coordinator.zk.embedded.kafka import Broker
-from coordinator.zk.errors import BadData
-from coordinator.zk.security.access import ZooKeeperAccess
-from coordinator.zk.store import Store
-from coordinator.zk.znodes import paths
-from coordinator.zk.znodes.group_state import STABLE
-from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
-from coordinator.zk.znodes.records import CoordinatorRecord
+from zk_group.coordinator.admin.groups import Reading, ShownGroup, read_group
+from zk_group.coordinator.zk.embedded.kafka import Broker
+from zk_group.coordinator.zk.errors import BadData
+from zk_group.coordinator.zk.security.access import ZooKeeperAccess
+from zk_group.coordinator.zk.store import Store
+from zk_group.coordinator.zk.znodes import paths
+from zk_group.coordinator.zk.znodes.group_state import STABLE
+from zk_group.coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from zk_group.coordinator.zk.znodes.records import CoordinatorRecord
 
 from ..base.processes import NotReached, Process, Variables, held, module_command, wait_for
 from ..base.settings import POOL, QUERY, Settings
@@ -136,7 +136,7 @@ class Processes:
             "assignment-timeout-ms": self.settings.assignment_timeout_ms, "checkpoint-interval-ms": CHECKPOINT_MS,
         }  # fmt: skip
         words = ["run", *(word for option, value in options.items() for word in (f"--{option}", str(value))), *more]
-        return self._start(name, module_command("coordinator.cli", words), COORDINATOR)
+        return self._start(name, module_command("zk_group.coordinator.cli", words), COORDINATOR)
 
     def start_pool(self) -> Process:
         """Start the driver's part of the pool: it declares the slots as running."""
@@ -207,7 +207,7 @@ class Processes:
         return self._workload(name, main, **self._consumer_fields(name), consumer=name, **fields)
 
     def _workload(self, name: str, main: str, **fields: object) -> Process:
-        return self._start(name, module_command("drills.workloads", [main, json.dumps(fields)]))
+        return self._start(name, module_command("zk_group.drills.workloads", [main, json.dumps(fields)]))
 
     # ---- probes
 

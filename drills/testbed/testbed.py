@@ -12,15 +12,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
-from coordinator.admin.acl import apply, create_group, read_policy
-from coordinator.admin.topics import create_topic
-from coordinator.zk.embedded.kafka import Broker, KafkaConfig
-from coordinator.zk.errors import UsageError
-from coordinator.zk.security.access import ZooKeeperAccess, spark_options
-from coordinator.zk.security.policy import AclPolicy
-from coordinator.zk.session.kazoo_store import WRITES_DIR, open_kazoo
-from coordinator.zk.values import shown
-from coordinator.zk.znodes.paths import Brokers
+from zk_group.coordinator.admin.acl import apply, create_group, read_policy
+from zk_group.coordinator.admin.topics import create_topic
+from zk_group.coordinator.zk.embedded.kafka import Broker, KafkaConfig
+from zk_group.coordinator.zk.errors import UsageError
+from zk_group.coordinator.zk.security.access import ZooKeeperAccess, spark_options
+from zk_group.coordinator.zk.security.policy import AclPolicy
+from zk_group.coordinator.zk.session.kazoo_store import WRITES_DIR, open_kazoo
+from zk_group.coordinator.zk.values import shown
+from zk_group.coordinator.zk.znodes.paths import Brokers
 
 from ..base.processes import END_S, NotReached, Process, end_all, finished, held, module_command, wait_for
 from ..base.settings import Settings
@@ -271,7 +271,7 @@ ANSWER_S = 120.0
 
 
 class DataFrameReader:
-    """`drills.workloads.spark_app.read`, started during the first drill, and restarted after it has ended.
+    """`zk_group.drills.workloads.spark_app.read`, started during the first drill, and restarted after it has ended.
 
     :ivar process: the current one.
     """
@@ -283,7 +283,7 @@ class DataFrameReader:
     def _start(self) -> None:
         (self._folder / "reader.out").unlink(missing_ok=True)
         with held():  # so that the started process is always registered
-            command = module_command("drills.workloads.spark_app", [])
+            command = module_command("zk_group.drills.workloads.spark_app", [])
             self.process = Process(self._folder, "reader", command, takes_requests=True)
         self._heard = 0
 

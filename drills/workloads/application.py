@@ -14,17 +14,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from consumer.config import ConsumerConfig, Subscription
-from consumer.consumer import Callbacks, Consumer, Record
-from consumer.errors import CommitFailed, FencedInstanceId
-from consumer.operator.states import State
-from coordinator.zk.errors import CoordinatorError
-from coordinator.zk.runtime import Runtime, ThreadRuntime
-from coordinator.zk.session.kazoo_store import KazooStore, open_kazoo
-from coordinator.zk.values import load
-from coordinator.zk.znodes.json_fields import Fields
-from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
-from drills.checker.replay.sketches import NOTHING, Key, Sketch, of_range
+from zk_group.consumer.config import ConsumerConfig, Subscription
+from zk_group.consumer.consumer import Callbacks, Consumer, Record
+from zk_group.consumer.errors import CommitFailed, FencedInstanceId
+from zk_group.consumer.operator.states import State
+from zk_group.coordinator.zk.errors import CoordinatorError
+from zk_group.coordinator.zk.runtime import Runtime, ThreadRuntime
+from zk_group.coordinator.zk.session.kazoo_store import KazooStore, open_kazoo
+from zk_group.coordinator.zk.values import load
+from zk_group.coordinator.zk.znodes.json_fields import Fields
+from zk_group.coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from zk_group.drills.checker.replay.sketches import NOTHING, Key, Sketch, of_range
 
 from .process import HangGate, emit, topics_of
 

@@ -15,9 +15,9 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from confluent_kafka import Producer as Client
 
-from coordinator.zk.embedded.kafka_client import TrialKafka
-from coordinator.zk.znodes.json_fields import Fields
-from coordinator.zk.znodes.records import Topic
+from zk_group.coordinator.zk.embedded.kafka_client import TrialKafka
+from zk_group.coordinator.zk.znodes.json_fields import Fields
+from zk_group.coordinator.zk.znodes.records import Topic
 
 from .process import HangGate, emit
 from .producer import Ends, produce

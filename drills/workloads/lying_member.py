@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coordinator.zk.errors import CoordinatorError, OutcomeUnknown, Refused
-from coordinator.zk.runtime import Runtime, ThreadRuntime, recorder_in
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Create, Delete, Node, Operation, SetData, Store
-from coordinator.zk.znodes.json_fields import Fields
-from coordinator.zk.znodes.partitions import TopicPartition, nested, partition_set, range_texts
-from coordinator.zk.znodes.paths import Brokers, GroupPaths
-from coordinator.zk.znodes.ranges import decode
-from coordinator.zk.znodes.records import START_FETCHER, Command, OwnerRecord, Topic
+from zk_group.coordinator.zk.errors import CoordinatorError, OutcomeUnknown, Refused
+from zk_group.coordinator.zk.runtime import Runtime, ThreadRuntime, recorder_in
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.store import Create, Delete, Node, Operation, SetData, Store
+from zk_group.coordinator.zk.znodes.json_fields import Fields
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition, nested, partition_set, range_texts
+from zk_group.coordinator.zk.znodes.paths import Brokers, GroupPaths
+from zk_group.coordinator.zk.znodes.ranges import decode
+from zk_group.coordinator.zk.znodes.records import START_FETCHER, Command, OwnerRecord, Topic
 
 from .process import HangGate, emit, topics_of
 
@@ -37,7 +37,7 @@ class LyingMember:
     """One incarnation of a member with one kind of lie: it breaks one rule.
 
     :ivar topics: topic -> threads, its subscription.
-    :ivar lie: one of `drills.base.settings.LIES`.
+    :ivar lie: one of `zk_group.drills.base.settings.LIES`.
     :ivar lies: number of lies so far.
     """
 

@@ -7,8 +7,8 @@ import signal
 import threading
 from typing import Any
 
-from coordinator.zk.runtime import on_signals
-from coordinator.zk.znodes.json_fields import Fields
+from zk_group.coordinator.zk.runtime import on_signals
+from zk_group.coordinator.zk.znodes.json_fields import Fields
 
 
 class HangGate:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from consumer.logs.embedded.producer import Producer
-from coordinator.zk.errors import CoordinatorError
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Store
-from coordinator.zk.znodes.json_fields import Fields
-from coordinator.zk.znodes.paths import Brokers
-from coordinator.zk.znodes.records import Topic
+from zk_group.consumer.logs.embedded.producer import Producer
+from zk_group.coordinator.zk.errors import CoordinatorError
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.store import Store
+from zk_group.coordinator.zk.znodes.json_fields import Fields
+from zk_group.coordinator.zk.znodes.paths import Brokers
+from zk_group.coordinator.zk.znodes.records import Topic
 
 from .process import HangGate, emit
 

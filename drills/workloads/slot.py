@@ -16,18 +16,18 @@ from pathlib import Path
 
 import pyarrow as pa
 
-import coordinator
-from consumer.assignment.base import Assignment, ClientAssignor, Cluster
-from consumer.assignment.consumers import ENTRY_POINTS, named
-from consumer.config import Subscription
-from consumer.logs import open_log
-from consumer.sealing.segment_files import SegmentFolder
-from consumer.streaming.fetchers.config import SlotConfig, SlotSpec
-from consumer.streaming.fetchers.slot import UNANSWERED, PoolPost, Slot
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.values import load, require
-from coordinator.zk.znodes.json_fields import Fields
+import zk_group
+from zk_group.consumer.assignment.base import Assignment, ClientAssignor, Cluster
+from zk_group.consumer.assignment.consumers import ENTRY_POINTS, named
+from zk_group.consumer.config import Subscription
+from zk_group.consumer.logs import open_log
+from zk_group.consumer.sealing.segment_files import SegmentFolder
+from zk_group.consumer.streaming.fetchers.config import SlotConfig, SlotSpec
+from zk_group.consumer.streaming.fetchers.slot import UNANSWERED, PoolPost, Slot
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.session.kazoo_store import kazoo_factory
+from zk_group.coordinator.zk.values import load, require
+from zk_group.coordinator.zk.znodes.json_fields import Fields
 
 from .process import HangGate, emit, topics_of
 
@@ -66,7 +66,7 @@ def main(fields: Fields) -> None:
         install(fields.text("strategy"), gate, misbehaves, fields.number("state_bytes", 0))
     config = load(SlotConfig, fields.values, env={})
     number, topics = fields.number("number"), topics_of(fields)
-    spec = SlotSpec(config, Subscription(topics), number, fields.text("run"), coordinator.__version__)
+    spec = SlotSpec(config, Subscription(topics), number, fields.text("run"), zk_group.__version__)
     opener = kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
     runtime = ThreadRuntime(config.consumer_config(number).recorder("slot"))
     source = open_log(config.log_dir, config.kafka_place)

@@ -3,7 +3,7 @@
 It runs until SIGTERM, which ends query, pool and Spark in order. Each batch goes to `batches/[batch].json` in its
 folder, named by its number: a replayed batch replaces it.
 
-`python -m drills.workloads.spark_app` is another process: `read`, without a log of its own.
+`python -m zk_group.drills.workloads.spark_app` is another process: `read`, without a log of its own.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from consumer.streaming.fetchers.pool import FetcherPool
-from consumer.streaming.source.data_source import register
-from coordinator.zk.embedded.ensemble import JVM_FLAGS
-from coordinator.zk.runtime import on_signals
-from coordinator.zk.znodes.json_fields import Fields
+from zk_group.consumer.streaming.fetchers.pool import FetcherPool
+from zk_group.consumer.streaming.source.data_source import register
+from zk_group.coordinator.zk.embedded.ensemble import JVM_FLAGS
+from zk_group.coordinator.zk.runtime import on_signals
+from zk_group.coordinator.zk.znodes.json_fields import Fields
 
 from .process import emit
 
@@ -94,7 +94,7 @@ def start_query(spark: SparkSession, fields: Fields, folder: Path, name: str) ->
 
 
 def read() -> None:
-    """The numbered records of a drill (`drills.workloads.producer`) in a group's DataFrame, as Spark reads it.
+    """The numbered records of a drill (`zk_group.drills.workloads.producer`) in a group's DataFrame, as Spark reads it.
 
     It answers each line of options on stdin (JSON) with one line, so that one Spark serves many drills.
     """

@@ -14,15 +14,15 @@ from typing import Any, NoReturn
 
 import click
 
-from coordinator.admin.acl import apply, create_group
-from coordinator.zk.embedded.directory import Identities
-from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
-from coordinator.zk.process.cli import exit_code_of
-from coordinator.zk.security.access import clear_environment
-from coordinator.zk.security.policy import AclPolicy
-from coordinator.zk.store import AclStore
-from coordinator.zk.znodes.paths import Brokers
-from drills.base.processes import Process, end_all, finished, module_command, own_environment
+from zk_group.coordinator.admin.acl import apply, create_group
+from zk_group.coordinator.zk.embedded.directory import Identities
+from zk_group.coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
+from zk_group.coordinator.zk.process.cli import exit_code_of
+from zk_group.coordinator.zk.security.access import clear_environment
+from zk_group.coordinator.zk.security.policy import AclPolicy
+from zk_group.coordinator.zk.store import AclStore
+from zk_group.coordinator.zk.znodes.paths import Brokers
+from zk_group.drills.base.processes import Process, end_all, finished, module_command, own_environment
 
 
 def start_node(folder: Path, name: str, zk: str, *options: str, variables: Mapping[str, str] = {}) -> Process:
@@ -30,7 +30,7 @@ def start_node(folder: Path, name: str, zk: str, *options: str, variables: Mappi
 
     :param variables: of its environment, as those of its credentials.
     """
-    command = module_command("coordinator.cli", ["run", "--zk", zk, "--node", name, *options])
+    command = module_command("zk_group.coordinator.cli", ["run", "--zk", zk, "--node", name, *options])
     return Process(folder, name, command, variables)
 
 

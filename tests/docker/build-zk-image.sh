@@ -88,7 +88,7 @@ add_shell() {
 add_zookeeper() {
     local jar
     # The lists of the embedded ensemble; a name is a prefix.
-    for jar in $(cd "$here/../.." && "$python" -c 'from coordinator.zk.embedded.ensemble import CLI_JARS; print(*CLI_JARS)'); do
+    for jar in $(cd "$here/../.." && "$python" -c 'from zk_group.coordinator.zk.embedded.ensemble import CLI_JARS; print(*CLI_JARS)'); do
         cp "$jars/$jar"*.jar "$tree/opt/zookeeper/lib/"
     done
     cp "$here/image/log4j2.properties" "$tree/opt/zookeeper/"

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from drills.environments.base import connect_string
-from drills.environments.containers import Containers
 from tests.support.ci import in_ci
 from tests.support.clients import fresh_chroot
+from zk_group.drills.environments.base import connect_string
+from zk_group.drills.environments.containers import Containers
 
 HERE = Path(__file__).parent
 PROJECT = "zkgroupcoordinator"

@@ -32,7 +32,7 @@ def engine(docker_compose_command: str, docker_compose_file: str) -> None:
 @contextmanager
 def drilling(runs: Path, *names: str) -> Iterator[subprocess.Popen[str]]:
     """`drill run` of these drills, killed when it still runs at the end; its output is in `runs/said`."""
-    command = [sys.executable, "-m", "coordinator.cli", "drill", "run", *names, "--docker", "--json"]
+    command = [sys.executable, "-m", "zk_group.coordinator.cli", "drill", "run", *names, "--docker", "--json"]
     command += ["--session-timeout-ms", str(SESSION_MS), "--runs", str(runs)]
     with (
         (runs / "said").open("wb") as said,

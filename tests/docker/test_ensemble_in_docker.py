@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from kazoo.exceptions import KazooException
 
-from drills.environments.base import Action
-from drills.environments.containers import Containers
 from tests.support.clients import connected
 from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
 from tests.support.world import a_world
+from zk_group.drills.environments.base import Action
+from zk_group.drills.environments.containers import Containers
 
 pytestmark = pytest.mark.docker
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.admin.topics import create_topic
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Store
-from coordinator.zk.znodes.paths import COORDINATOR, Brokers
-from coordinator.zk.znodes.records import CoordinatorRecord
 from tests.docker.conftest import HERE, cannot_run, docker, engine_problem, problem_of, runs
 from tests.support.wait import eventually
+from zk_group.coordinator.admin.topics import create_topic
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.store import Store
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR, Brokers
+from zk_group.coordinator.zk.znodes.records import CoordinatorRecord
 
 pytestmark = pytest.mark.docker
 
@@ -95,7 +95,7 @@ def test_node_container_coordinates_a_consumer_container_and_resigns_on_stop(
     create_topic(store, Brokers(), "t", 2)
     environment = {**os.environ, "ZK_GROUP_ZK": zk, "ZK_GROUP_LOG_DIR": str(tmp_path)}
     subprocess.run(
-        [sys.executable, "-m", "consumer.cli", "produce", "t"],
+        [sys.executable, "-m", "zk_group.consumer.cli", "produce", "t"],
         input="one\ntwo\nthree\n", text=True, cwd=ROOT, env=environment, check=True, timeout=60,
     )  # fmt: skip
     node = run(started, image, zk, "zk-coordinator", "run", "--node", "boxed")

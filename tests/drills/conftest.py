@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from drills.scenarios.coordinators import LEADERS
 from tests.support.drills import PATIENT, QUIET, asked_for, drilled
+from zk_group.drills.scenarios.coordinators import LEADERS
 
 
 @pytest.fixture(scope="session")

@@ -15,11 +15,11 @@ import psutil
 import pyspark
 import pytest
 
-from drills.conformance.bench import OPTIONAL
-from drills.conformance.cli import SCENARIOS
 from tests.support.ci import in_ci
 from tests.support.drills import PATIENT, REPOSITORY, environment, finished
 from tests.support.wait import eventually
+from zk_group.drills.conformance.bench import OPTIONAL
+from zk_group.drills.conformance.cli import SCENARIOS
 
 JAVA_CONSUMER = REPOSITORY / "examples" / "ZkConsumer.java"
 JARS = f"{Path(pyspark.__file__).parent}/jars/*"
@@ -34,7 +34,17 @@ def tried(runs: Path, *words: str, breaks: Mapping[str, str] = {}) -> tuple[int,
 
     :param breaks: scenario -> a mutation of `tests/drills/broken`.
     """
-    command = [sys.executable, "-m", "coordinator.cli", "conformance", *words, *PATIENT, "--runs", str(runs), "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "zk_group.coordinator.cli",
+        "conformance",
+        *words,
+        *PATIENT,
+        "--runs",
+        str(runs),
+        "--json",
+    ]
     kit = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(breaks), cwd=REPOSITORY
     )
@@ -127,7 +137,16 @@ def test_a_coordinator_that_ends_is_an_abort_of_the_kit_and_no_failure(tmp_path:
 
 @pytest.mark.full("consumers of others")
 def test_a_kit_that_is_interrupted_ends_its_processes(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "coordinator.cli", "conformance", "eviction", "lease", "--runs", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "zk_group.coordinator.cli",
+        "conformance",
+        "eviction",
+        "lease",
+        "--runs",
+        str(tmp_path),
+    ]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), cwd=REPOSITORY
     ) as kit:
@@ -154,7 +173,7 @@ def test_a_kit_that_is_interrupted_ends_its_processes(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_usage_is_refused_in_one_sentence(words: list[str], code: int, message: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "coordinator.cli", "conformance", *words, "--runs", str(tmp_path)]
+    command = [sys.executable, "-m", "zk_group.coordinator.cli", "conformance", *words, "--runs", str(tmp_path)]
     found = subprocess.run(command, capture_output=True, text=True, env=environment(), cwd=REPOSITORY, check=False)
 
     assert (found.returncode, message in found.stderr, "Traceback" in found.stderr) == (code, True, False), found.stderr

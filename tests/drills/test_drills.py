@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from coordinator.zk.embedded.ensemble import command_line, descendants
-from drills.checker import check_files
 from tests.support.drills import ALL_DRILLS, REPOSITORY, started
 from tests.support.wait import eventually
+from zk_group.coordinator.zk.embedded.ensemble import command_line, descendants
+from zk_group.drills.checker import check_files
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -58,7 +58,7 @@ def test_a_drill_that_is_interrupted_leaves_no_process_behind(tmp_path: Path) ->
         try:
             family = eventually(
                 lambda: (
-                    [pid for pid in descendants(drill.pid) if "drills.workloads producer" in command_line(pid)]
+                    [pid for pid in descendants(drill.pid) if "zk_group.drills.workloads producer" in command_line(pid)]
                     and [drill.pid, *descendants(drill.pid)]
                 ),
                 60,
@@ -85,7 +85,7 @@ def test_a_drill_that_is_interrupted_leaves_no_process_behind(tmp_path: Path) ->
     ],
 )
 def test_usage_error_is_one_sentence_and_exit_code_2(words: list[str], message: str) -> None:
-    command = [sys.executable, "-m", "coordinator.cli", "drill", *words]
+    command = [sys.executable, "-m", "zk_group.coordinator.cli", "drill", *words]
 
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPOSITORY)
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from drills.checker import Checker
-from drills.runner import DRILLS
 from tests.drills.broken import consumers, nodes
 from tests.support.drills import ALL_DRILLS, BITES_AT_ONCE, asked_for, bitten
+from zk_group.drills.checker import Checker
+from zk_group.drills.runner import DRILLS
 
 
 class Bite(NamedTuple):

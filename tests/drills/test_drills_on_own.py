@@ -11,11 +11,19 @@ from typing import Any
 
 import pytest
 
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, NODES, Brokers, GroupPaths
-from drills.evidence.files import znodes
 from tests.support.drills import PATIENT, environment
 from tests.support.wait import eventually
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.znodes.paths import (
+    CONSUMERS,
+    COORDINATOR,
+    COORDINATOR_EPOCH,
+    GROUPS,
+    NODES,
+    Brokers,
+    GroupPaths,
+)
+from zk_group.drills.evidence.files import znodes
 
 REPOSITORY = Path(__file__).parents[2]
 pytestmark = [pytest.mark.full("each environment and kind of drill"), pytest.mark.integration, pytest.mark.timeout(300)]
@@ -23,7 +31,7 @@ pytestmark = [pytest.mark.full("each environment and kind of drill"), pytest.mar
 
 def started(zk: str, runs: Path, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "coordinator.cli", "drill", "run", *words, "--zk", zk, "--runs", str(runs)],
+        [sys.executable, "-m", "zk_group.coordinator.cli", "drill", "run", *words, "--zk", zk, "--runs", str(runs)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.admin.acl import apply, check
-from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
-from coordinator.zk.errors import CoordinatorError
-from coordinator.zk.security.access import AUTH_VARIABLE, ZooKeeperAccess
-from coordinator.zk.security.policy import AclPolicy
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.znodes.paths import ACL_POLICY, Brokers, GroupPaths
-from drills.environments.base import ENFORCED_SASL
-from drills.evidence.files import znodes
 from tests.support.drills import PATIENT, REPOSITORY, drilled, environment, require_pass
+from zk_group.coordinator.admin.acl import apply, check
+from zk_group.coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
+from zk_group.coordinator.zk.errors import CoordinatorError
+from zk_group.coordinator.zk.security.access import AUTH_VARIABLE, ZooKeeperAccess
+from zk_group.coordinator.zk.security.policy import AclPolicy
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.znodes.paths import ACL_POLICY, Brokers, GroupPaths
+from zk_group.drills.environments.base import ENFORCED_SASL
+from zk_group.drills.evidence.files import znodes
 
 pytestmark = [pytest.mark.full("each environment and kind of drill"), pytest.mark.integration, pytest.mark.timeout(300)]
 OWN_SECRET = re.compile(rb"zk-group-drill-(coordinator|member|operator):[0-9a-f]{32}")
@@ -55,7 +55,7 @@ def config_file(folder: Path, access: ZooKeeperAccess) -> Path:
 
 def drill(zk: str, runs: Path, *words: str, variables: Mapping[str, str] = {}) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "coordinator.cli", "drill", "run", *words, "--zk", zk, "--runs", str(runs)],
+        [sys.executable, "-m", "zk_group.coordinator.cli", "drill", "run", *words, "--zk", zk, "--runs", str(runs)],
         capture_output=True,
         text=True,
         env={**environment(), **variables},

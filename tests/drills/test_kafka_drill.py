@@ -82,7 +82,7 @@ def test_missing_kafka_jars_are_one_clear_error_before_the_drill_starts(tmp_path
     settings = tmp_path / "ivy.xml"
     settings.write_text(IVY_WITHOUT_ANYTHING.format(tmp_path / "empty"))
     nowhere = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "ZK_GROUP_IVY_SETTINGS": str(settings)}
-    command = [sys.executable, "-m", "coordinator.cli", "drill", "run", NAME, "--runs", str(tmp_path / "runs")]
+    command = [sys.executable, "-m", "zk_group.coordinator.cli", "drill", "run", NAME, "--runs", str(tmp_path / "runs")]
 
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env={**environment(), **nowhere}, cwd=REPOSITORY

@@ -8,18 +8,18 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from drills.evidence.fetch_intervals import AskShown, asks_of
-from drills.runner import DRILLS
-from drills.scenarios.coordinators import LEADERS
-from drills.scenarios.definition import (
+from tests.drills.broken import consumers, nodes
+from tests.support.drills import bitten, require_pass
+from zk_group.drills.evidence.fetch_intervals import AskShown, asks_of
+from zk_group.drills.runner import DRILLS
+from zk_group.drills.scenarios.coordinators import LEADERS
+from zk_group.drills.scenarios.definition import (
     ASKED_ONCE,
     EVERYBODY_HEARS,
     NEXT_LEADER_AFTER_A_HANG,
     NOTHING_IS_REVOKED,
     SETTLED_WITHOUT_THE_LEADER,
 )
-from tests.drills.broken import consumers, nodes
-from tests.support.drills import bitten, require_pass
 
 pytestmark = [pytest.mark.full("each environment and kind of drill"), pytest.mark.integration, pytest.mark.timeout(900)]
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.zk.embedded.ensemble import command_line, descendants
-from drills.base.processes import NotReached
-from drills.testbed.testbed import DataFrameReader
 from tests.support.wait import eventually
+from zk_group.coordinator.zk.embedded.ensemble import command_line, descendants
+from zk_group.drills.base.processes import NotReached
+from zk_group.drills.testbed.testbed import DataFrameReader
 
 pytestmark = [pytest.mark.full("each environment and kind of drill"), pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from coordinator.zk.znodes.group_state import encoded
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.regions import Contribution
-from drills.checker import HELD
-from drills.checker.replay.sketches import NOTHING, Sketch, of_range
-from drills.scenarios.regions import REGIONS, compared, waits_for
 from tests.support.drills import drilled
+from zk_group.coordinator.zk.znodes.group_state import encoded
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.regions import Contribution
+from zk_group.drills.checker import HELD
+from zk_group.drills.checker.replay.sketches import NOTHING, Sketch, of_range
+from zk_group.drills.scenarios.regions import REGIONS, compared, waits_for
 
 NAMES = [drill.name for drill in REGIONS]
 AT_ONCE = (NAMES[:2], NAMES[2:3], NAMES[3:])

@@ -11,9 +11,6 @@ from zlib import crc32
 import pytest
 from _pytest.runner import runtestprotocol
 
-from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Store
 from tests.support.client_side import HandStage
 from tests.support.clients import fresh_chroot
 from tests.support.event_group import EventGroup
@@ -24,6 +21,9 @@ from tests.support.queries import QueryBench
 from tests.support.region import Counting, CountingRegion, Operating, OperatingRegion, RegionBench
 from tests.support.virtual_time import HOSTS, VirtualTime
 from tests.support.world import World, a_world
+from zk_group.coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.store import Store
 
 REAL = {"zookeeper", "ensemble3", "kafka", "sasl_server"}
 """Fixtures that are real servers."""

@@ -13,21 +13,6 @@ from typing import Any
 
 import pytest
 
-from consumer.config import Subscription
-from consumer.sealing.segment_files import SegmentFolder
-from consumer.streaming.fetchers.config import SlotConfig, SlotSpec
-from consumer.streaming.fetchers.slot import PoolPost, Slot
-from consumer.streaming.source.options import SourceConfig
-from consumer.streaming.source.planner import Planner
-from coordinator.admin.acl import apply, group_policies, read_policy, set_members
-from coordinator.service import CoordinatorService
-from coordinator.zk.errors import CoordinatorError, NotAuthorized, WriteDenied
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.store import Acl, AclStore, Create, Operation
-from coordinator.zk.wire import OPEN_ACL
-from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GROUPS, NODES, Brokers, GroupPaths
-from coordinator.zk.znodes.segments import Segment
 from tests.support.client_side import ProcessKilled
 from tests.support.memlog import MemoryLog
 from tests.support.parties import OPEN, SECURE, Parties
@@ -36,6 +21,21 @@ from tests.support.region import Counting, checkpoint, exact, running
 from tests.support.stores import FrontStore
 from tests.support.wait import eventually
 from tests.support.world import World, parts
+from zk_group.consumer.config import Subscription
+from zk_group.consumer.sealing.segment_files import SegmentFolder
+from zk_group.consumer.streaming.fetchers.config import SlotConfig, SlotSpec
+from zk_group.consumer.streaming.fetchers.slot import PoolPost, Slot
+from zk_group.consumer.streaming.source.options import SourceConfig
+from zk_group.consumer.streaming.source.planner import Planner
+from zk_group.coordinator.admin.acl import apply, group_policies, read_policy, set_members
+from zk_group.coordinator.service import CoordinatorService
+from zk_group.coordinator.zk.errors import CoordinatorError, NotAuthorized, WriteDenied
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.session.kazoo_store import kazoo_factory
+from zk_group.coordinator.zk.store import Acl, AclStore, Create, Operation
+from zk_group.coordinator.zk.wire import OPEN_ACL
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GROUPS, NODES, Brokers, GroupPaths
+from zk_group.coordinator.zk.znodes.segments import Segment
 
 BROKERS = Brokers()
 

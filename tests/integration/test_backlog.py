@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.planning.backpressure import Bounds
-from coordinator.zk.store import Create, Delete
-from coordinator.zk.update import ensure
-from coordinator.zk.wire import OPEN_ACL
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import Registration
-from coordinator.zk.znodes.segments import Segment, SegmentsRecord
 from tests.support.backlog import KIB, PATHS, Backlog, BacklogStory, collector_on, coordinator
 from tests.support.parties import Parties, owned_by
 from tests.support.stories import play, stories
 from tests.support.wait import eventually
 from tests.support.world import World
+from zk_group.coordinator.planning.backpressure import Bounds
+from zk_group.coordinator.zk.store import Create, Delete
+from zk_group.coordinator.zk.update import ensure
+from zk_group.coordinator.zk.wire import OPEN_ACL
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.records import Registration
+from zk_group.coordinator.zk.znodes.segments import Segment, SegmentsRecord
 
 STORIES = Path(__file__).with_name("backlogs.txt")
 
@@ -38,9 +38,9 @@ def test_story(backlog: Backlog, title: str, request: pytest.FixtureRequest, cap
 
 
 def test_large_backlog_is_read_in_more_rounds(world: World, backlog: Backlog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.retention.segments.READ_A_ROUND", 10)
-    monkeypatch.setattr("coordinator.retention.segments.MULTIS_A_ROUND", 1)
-    monkeypatch.setattr("coordinator.retention.segments.SEGMENTS_A_MULTI", 3)
+    monkeypatch.setattr("zk_group.coordinator.retention.segments.READ_A_ROUND", 10)
+    monkeypatch.setattr("zk_group.coordinator.retention.segments.MULTIS_A_ROUND", 1)
+    monkeypatch.setattr("zk_group.coordinator.retention.segments.SEGMENTS_A_MULTI", 3)
     names = backlog.seals(25)
     collector = collector_on(world, bounds=Bounds(25, 25 * KIB - 1))
 
@@ -65,7 +65,7 @@ def test_segment_files_that_this_node_may_not_remove_are_left_to_the_pools_sweep
         raise PermissionError(13, "Permission denied")  # the node's user is not in the group of the folder
 
     tried: list[str] = []
-    monkeypatch.setattr("coordinator.zk.below.unlink", forbidden)
+    monkeypatch.setattr("zk_group.coordinator.zk.below.unlink", forbidden)
     backlog.seals(2)
     backlog.finishes("q", 2**60)
 

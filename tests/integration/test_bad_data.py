@@ -7,16 +7,16 @@ import logging
 
 import pytest
 
-from coordinator.admin.health import read_status
-from coordinator.service import CoordinatorService
-from coordinator.zk.store import Create
-from coordinator.zk.znodes.paths import COORDINATOR, GroupPaths
-from coordinator.zk.znodes.records import WHITE_LIST
 from tests.support.cli import run, run_json, run_ok
 from tests.support.hand import ManualStage
 from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
 from tests.support.world import PollingConsumer, World, parts
+from zk_group.coordinator.admin.health import read_status
+from zk_group.coordinator.service import CoordinatorService
+from zk_group.coordinator.zk.store import Create
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR, GroupPaths
+from zk_group.coordinator.zk.znodes.records import WHITE_LIST
 
 PATHS = GroupPaths("g")
 DEEP = b"[" * 100_000 + b"]" * 100_000
@@ -261,7 +261,7 @@ def test_text_that_no_terminal_can_show_is_no_reason_for_the_status_to_fail(worl
 
 
 def test_bad_data_is_logged_once_and_again_after_a_change(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "coordinator.term.reading")
+    caplog.set_level(logging.INFO, "zk_group.coordinator.term.reading")
     service = world.coordinator(sweep_interval_ms=100)
     world.topic("t", 1)
     path = world.brokers.topic("bad")
@@ -284,7 +284,7 @@ def test_bad_data_is_logged_once_and_again_after_a_change(world: World, caplog: 
 
 @pytest.mark.parametrize("command", ["status", "groups list", "topics list", "run --connect-timeout-ms 200"])
 def test_unreachable_zookeeper_exits_with_4_and_one_sentence(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.zk.process.cli.CONNECT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("zk_group.coordinator.zk.process.cli.CONNECT_TIMEOUT_S", 0.2)
 
     result = run("127.0.0.1:1", *command.split())
 

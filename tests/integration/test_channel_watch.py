@@ -12,15 +12,6 @@ from typing import Any
 
 import pytest
 
-from coordinator.admin.channel_watch import ChannelEvent, ChannelWatch
-from coordinator.zk.errors import StoreError
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.security.access import ZooKeeperAccess
-from coordinator.zk.session.kazoo_store import KazooStore, open_kazoo
-from coordinator.zk.store import Node, TreeEvent
-from coordinator.zk.wire import AddTreeWatch
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import STOP_FETCHER, Command
 from tests.support.cli import run
 from tests.support.hand import ManualStage
 from tests.support.processes import REPOSITORY, ProjectProcess
@@ -28,6 +19,15 @@ from tests.support.proxy import Proxy
 from tests.support.terminal import on_terminal
 from tests.support.wait import eventually
 from tests.support.world import World, expire, parts
+from zk_group.coordinator.admin.channel_watch import ChannelEvent, ChannelWatch
+from zk_group.coordinator.zk.errors import StoreError
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.security.access import ZooKeeperAccess
+from zk_group.coordinator.zk.session.kazoo_store import KazooStore, open_kazoo
+from zk_group.coordinator.zk.store import Node, TreeEvent
+from zk_group.coordinator.zk.wire import AddTreeWatch
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.records import STOP_FETCHER, Command
 
 pytestmark = pytest.mark.real_zookeeper("tree watches")
 
@@ -274,7 +274,7 @@ def test_it_prints_flushed_json_lines_and_ends_after_so_many(world: World, tmp_p
     world.topic("t", 2)
     world.put(PATHS.root)
     arguments = ["channel", "watch", "g", "--zk", world.zk, "-o", "jsonl", "--count", "3"]
-    with ProjectProcess(tmp_path, "watch", "coordinator.cli", *arguments) as process:
+    with ProjectProcess(tmp_path, "watch", "zk_group.coordinator.cli", *arguments) as process:
         # Until the watch is there: a consumer that registers earlier is not reported.
         def seen() -> bool:
             world.consumer("g", f"c{len(world.consumers)}", {"t": 1})
@@ -296,14 +296,14 @@ def test_long_partitions_are_whole_on_a_terminal(world: World) -> None:
     command = Command(STOP_FETCHER, 1, 1, "c1-1", partitions=parts("t", *every_second), topics={"t": "t-1"})
     world.put(PATHS.command("c1", "command-0000000000"), command.to_bytes())
 
-    printed = on_terminal("-m", "coordinator.cli", "channel", "watch", "g", "--zk", world.zk, "--count", "1")
+    printed = on_terminal("-m", "zk_group.coordinator.cli", "channel", "watch", "g", "--zk", world.zk, "--count", "1")
 
     assert f"t({','.join(map(str, every_second))}); it was there already\n" in printed
 
 
 def test_a_pipe_that_is_closed_ends_it_without_a_traceback(world: World) -> None:
     world.put(PATHS.root)
-    command = [sys.executable, "-m", "coordinator.cli", "channel", "watch", "g", "--zk", world.zk]
+    command = [sys.executable, "-m", "zk_group.coordinator.cli", "channel", "watch", "g", "--zk", world.zk]
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen(command, cwd=REPOSITORY, **pipes)
     assert process.stdout is not None and process.stderr is not None

@@ -8,11 +8,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from consumer.assignment.base import Assignment
-from consumer.assignment.metadata import ConsumerMetadata
-from coordinator.zk.embedded.ensemble import Ensemble
-from coordinator.zk.store import Create
-from coordinator.zk.znodes.group_state import (
+from tests.support.client_side import PATHS, MadeLeader, Scripted, asks, offering, padded, states
+from tests.support.clients import fresh_chroot
+from tests.support.hand import Hand, ManualStage
+from tests.support.made_group import MadeGroup
+from tests.support.world import World
+from zk_group.consumer.assignment.base import Assignment
+from zk_group.consumer.assignment.metadata import ConsumerMetadata
+from zk_group.coordinator.zk.embedded.ensemble import Ensemble
+from zk_group.coordinator.zk.store import Create
+from zk_group.coordinator.zk.znodes.group_state import (
     FAILED,
     MAX_ANSWER_BYTES,
     MAX_GROUP_METADATA_BYTES,
@@ -22,12 +27,7 @@ from coordinator.zk.znodes.group_state import (
     MemberAnswer,
     encoded,
 )
-from coordinator.zk.znodes.partitions import TopicPartition
-from tests.support.client_side import PATHS, MadeLeader, Scripted, asks, offering, padded, states
-from tests.support.clients import fresh_chroot
-from tests.support.hand import Hand, ManualStage
-from tests.support.made_group import MadeGroup
-from tests.support.world import World
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
 
 pytestmark = [
     pytest.mark.full("groups of the largest size"),

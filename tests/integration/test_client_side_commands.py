@@ -9,13 +9,6 @@ from typing import Any
 
 import pytest
 
-from consumer.logs.embedded.producer import Producer
-from coordinator.admin.topics import create_topic
-from coordinator.cli.groups import NO_LAG
-from coordinator.zk.store import Store
-from coordinator.zk.znodes.group_state import COMPLETING, EMPTY, PREPARING, STABLE, Ask, SyncRequest
-from coordinator.zk.znodes.paths import GROUPS, Brokers
-from coordinator.zk.znodes.records import Topic
 from tests.integration.test_channel_watch import watching
 from tests.support.cli import run, run_json, run_ok
 from tests.support.client_side import PATHS, Scripted, ThreadGate
@@ -24,6 +17,13 @@ from tests.support.made_group import MadeGroup
 from tests.support.processes import consumer_process
 from tests.support.wait import eventually
 from tests.support.world import World
+from zk_group.consumer.logs.embedded.producer import Producer
+from zk_group.coordinator.admin.topics import create_topic
+from zk_group.coordinator.cli.groups import NO_LAG
+from zk_group.coordinator.zk.store import Store
+from zk_group.coordinator.zk.znodes.group_state import COMPLETING, EMPTY, PREPARING, STABLE, Ask, SyncRequest
+from zk_group.coordinator.zk.znodes.paths import GROUPS, Brokers
+from zk_group.coordinator.zk.znodes.records import Topic
 
 
 def client(world: World, name: str, topics: dict[str, int] | None = None, **options: Any) -> Any:

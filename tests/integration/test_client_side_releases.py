@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 
-from consumer.errors import InconsistentGroupProtocol
-from coordinator.service import CoordinatorService
-from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.store import Create, Listing, Operation, SetData, Store, Watch
-from coordinator.zk.store import Node as Znode
-from coordinator.zk.znodes.group_state import STABLE
-from coordinator.zk.znodes.records import ASSIGN, ASSIGNMENT_FAILED
 from tests.support.client_side import PATHS, Fronts, Hooked, Scripted, ThreadGate, asks
 from tests.support.memlog import MemoryLog
 from tests.support.next_release import RELEASES, this_release
 from tests.support.wait import eventually
 from tests.support.world import SESSION_MS, PollingConsumer, World, parts
+from zk_group.consumer.errors import InconsistentGroupProtocol
+from zk_group.coordinator.service import CoordinatorService
+from zk_group.coordinator.zk.session.kazoo_store import kazoo_factory
+from zk_group.coordinator.zk.store import Create, Listing, Operation, SetData, Store, Watch
+from zk_group.coordinator.zk.store import Node as Znode
+from zk_group.coordinator.zk.znodes.group_state import STABLE
+from zk_group.coordinator.zk.znodes.records import ASSIGN, ASSIGNMENT_FAILED
 
 ALL = parts("t", 0, 1, 2, 3)
 BOTH = "client,coordinator"

@@ -15,20 +15,20 @@ from typing import Any
 
 import pytest
 
-from consumer.config import ConsumerConfig, Subscription
-from consumer.consumer import Consumer
-from consumer.errors import Closed, CommitFailed, Inherited
-from consumer.group import GroupMember, MemberCallbacks
-from consumer.operator.consumer_operator import ConsumerOperator, Processor
-from consumer.operator.states import State
-from coordinator.zk.errors import UsageError
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import GroupPaths
 from tests.support.hand_polled import HandPolled
 from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
 from tests.support.world import SESSION_MS, World, expire, parts
+from zk_group.consumer.config import ConsumerConfig, Subscription
+from zk_group.consumer.consumer import Consumer
+from zk_group.consumer.errors import Closed, CommitFailed, Inherited
+from zk_group.consumer.group import GroupMember, MemberCallbacks
+from zk_group.consumer.operator.consumer_operator import ConsumerOperator, Processor
+from zk_group.consumer.operator.states import State
+from zk_group.coordinator.zk.errors import UsageError
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
 
 PATHS = GroupPaths("g")
 T0 = TopicPartition("t", 0)
@@ -199,8 +199,8 @@ def test_a_signal_handler_that_closes_ends_the_poll_that_it_interrupts(world: Wo
 
 UNCLOSED = """
 import sys
-from consumer.config import ConsumerConfig, Subscription
-from consumer.consumer import Callbacks, Consumer
+from zk_group.consumer.config import ConsumerConfig, Subscription
+from zk_group.consumer.consumer import Callbacks, Consumer
 from tests.support.hand_polled import HandPolled
 from tests.support.memlog import MemoryLog
 

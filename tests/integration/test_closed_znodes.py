@@ -7,20 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from consumer.membership.registration import register
-from coordinator.admin.health import read_status
-from coordinator.listeners.listeners import Event
-from coordinator.retention.leftovers import OffsetCollector
-from coordinator.service import CoordinatorService
-from coordinator.term.elector import listed
-from coordinator.zk.errors import AccessDenied, BadData, StoreError
-from coordinator.zk.security.policy import READ, WORLD
-from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.store import DENIED, Acl, AclEntry, AclStore, Create, Delete, SetData
-from coordinator.zk.wire import OPEN_ACL
-from coordinator.zk.znodes.group_state import FAILED, GroupState
-from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR_EPOCH, GROUPS, NODES, PAUSED, Brokers, GroupPaths
-from coordinator.zk.znodes.records import START_FETCHER, Channel, Command, EpochRecord, NodeRecord, Registration
 from tests.support.cli import run, run_json
 from tests.support.listening import Listening
 from tests.support.memlog import MemoryLog
@@ -29,6 +15,35 @@ from tests.support.terms import a_term
 from tests.support.wait import eventually
 from tests.support.world import PollingConsumer, World
 from tests.unit.manual import ManualRuntime
+from zk_group.consumer.membership.registration import register
+from zk_group.coordinator.admin.health import read_status
+from zk_group.coordinator.listeners.listeners import Event
+from zk_group.coordinator.retention.leftovers import OffsetCollector
+from zk_group.coordinator.service import CoordinatorService
+from zk_group.coordinator.term.elector import listed
+from zk_group.coordinator.zk.errors import AccessDenied, BadData, StoreError
+from zk_group.coordinator.zk.security.policy import READ, WORLD
+from zk_group.coordinator.zk.session.kazoo_store import kazoo_factory
+from zk_group.coordinator.zk.store import DENIED, Acl, AclEntry, AclStore, Create, Delete, SetData
+from zk_group.coordinator.zk.wire import OPEN_ACL
+from zk_group.coordinator.zk.znodes.group_state import FAILED, GroupState
+from zk_group.coordinator.zk.znodes.paths import (
+    CONSUMERS,
+    COORDINATOR_EPOCH,
+    GROUPS,
+    NODES,
+    PAUSED,
+    Brokers,
+    GroupPaths,
+)
+from zk_group.coordinator.zk.znodes.records import (
+    START_FETCHER,
+    Channel,
+    Command,
+    EpochRecord,
+    NodeRecord,
+    Registration,
+)
 
 PATHS = GroupPaths("g")
 CLOSED = owned_by("mallory")
@@ -350,8 +365,8 @@ def listening(world: World) -> tuple[Listening, Callable[..., None]]:
 @pytest.fixture
 def in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Registrations are read two at a time, as those of a large group are."""
-    monkeypatch.setattr("coordinator.listeners.members.REGISTRATIONS_AT_ONCE", 2)
-    monkeypatch.setattr("coordinator.listeners.members.READ_AT_ONCE", 2)
+    monkeypatch.setattr("zk_group.coordinator.listeners.members.REGISTRATIONS_AT_ONCE", 2)
+    monkeypatch.setattr("zk_group.coordinator.listeners.members.READ_AT_ONCE", 2)
 
 
 def six_members(world: World, *also: str) -> None:

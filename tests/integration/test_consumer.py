@@ -10,24 +10,24 @@ from pathlib import Path
 
 import pytest
 
-from consumer.config import ConsumerConfig, Subscription
-from consumer.consumer import Consumer
-from consumer.errors import CommitFailed
-from consumer.logs.embedded.producer import Producer
-from consumer.membership.member import ConsumerMember
-from coordinator.zk.errors import UsageError, ZooKeeperUnreachable
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Node, Watch
-from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import WHITE_LIST, OffsetRecord
 from tests.support.event_group import EventGroup
 from tests.support.hand_polled import HandPolled, Polling
 from tests.support.memlog import MemoryLog
 from tests.support.stores import FrontStore
 from tests.support.wait import eventually
 from tests.support.world import World, expire, parts
+from zk_group.consumer.config import ConsumerConfig, Subscription
+from zk_group.consumer.consumer import Consumer
+from zk_group.consumer.errors import CommitFailed
+from zk_group.consumer.logs.embedded.producer import Producer
+from zk_group.consumer.membership.member import ConsumerMember
+from zk_group.coordinator.zk.errors import UsageError, ZooKeeperUnreachable
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.store import Node, Watch
+from zk_group.coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.records import WHITE_LIST, OffsetRecord
 
 PATHS = GroupPaths("g")
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

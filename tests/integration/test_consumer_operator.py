@@ -7,22 +7,22 @@ from typing import Any
 
 import pytest
 
-from consumer.config import ConsumerConfig, Subscription
-from consumer.errors import DrainFailed, ProcessFailed
-from consumer.fetching.record_buffer import Record
-from consumer.logs.base import OffsetOutOfRange
-from consumer.membership.claims import PARTITIONS_A_STEP
-from consumer.operator.consumer_operator import ConsumerOperator, Processor
-from coordinator.zk.errors import UsageError
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.store import Delete
 from tests.support.client_side import Hooked, creates
 from tests.support.memlog import MemoryLog
 from tests.support.region import PATHS, Operating, OperatingRegion, running
 from tests.support.stores import lost_reply
 from tests.support.wait import PATIENCE, eventually
 from tests.support.world import SESSION_MS, World, expire
+from zk_group.consumer.config import ConsumerConfig, Subscription
+from zk_group.consumer.errors import DrainFailed, ProcessFailed
+from zk_group.consumer.fetching.record_buffer import Record
+from zk_group.consumer.logs.base import OffsetOutOfRange
+from zk_group.consumer.membership.claims import PARTITIONS_A_STEP
+from zk_group.consumer.operator.consumer_operator import ConsumerOperator, Processor
+from zk_group.coordinator.zk.errors import UsageError
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.session.kazoo_store import kazoo_factory
+from zk_group.coordinator.zk.store import Delete
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_cut_has_the_processed_records_and_not_those_that_poll_returned(
 def test_a_slow_process_with_a_full_queue_has_checkpoints_all_the_same(
     o: OperatingRegion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("consumer.operator.consumer_operator.PROCESS_FIRST_S", 0.2)
+    monkeypatch.setattr("zk_group.consumer.operator.consumer_operator.PROCESS_FIRST_S", 0.2)
     o.log.end = 100
     one = stuck(o, queued=199)
     slows(one, 0.02)

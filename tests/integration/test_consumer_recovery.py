@@ -8,12 +8,6 @@ from typing import Any
 
 import pytest
 
-from coordinator.zk.errors import ConnectionLost, OutcomeUnknown, Refused, StoreError, ZooKeeperUnreachable
-from coordinator.zk.runtime import Event, ThreadRuntime
-from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.store import Delete, Operation, Store
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import OffsetRecord
 from tests.support.client_side import Fronts, creates
 from tests.support.hand import Wrap
 from tests.support.hand_polled import Polling
@@ -21,6 +15,12 @@ from tests.support.memlog import MemoryLog
 from tests.support.stores import FrontStore, Reads
 from tests.support.wait import eventually
 from tests.support.world import PollingConsumer, World, expire, parts
+from zk_group.coordinator.zk.errors import ConnectionLost, OutcomeUnknown, Refused, StoreError, ZooKeeperUnreachable
+from zk_group.coordinator.zk.runtime import Event, ThreadRuntime
+from zk_group.coordinator.zk.session.kazoo_store import kazoo_factory
+from zk_group.coordinator.zk.store import Delete, Operation, Store
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.records import OffsetRecord
 
 SESSION_MS = 2000
 PATHS = GroupPaths("g")

@@ -9,28 +9,28 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.admin import control
-from coordinator.admin.health import read_status
-from coordinator.term.operator_requests import OperatorRequests
-from coordinator.zk import lease
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.store import Create
-from coordinator.zk.update import ensure
-from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, PAUSED, GroupPaths
-from coordinator.zk.znodes.records import CoordinatorRecord, EpochRecord, Pause, PausedRecord, TurnRequest
 from tests.support.cli import run, run_json, run_ok
 from tests.support.hand import ManualStage
 from tests.support.processes import node_process
 from tests.support.stores import DeafStore, Interrupted, Reads, lost_reply
 from tests.support.wait import eventually, within
 from tests.support.world import World
+from zk_group.coordinator.admin import control
+from zk_group.coordinator.admin.health import read_status
+from zk_group.coordinator.term.operator_requests import OperatorRequests
+from zk_group.coordinator.zk import lease
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.store import Create
+from zk_group.coordinator.zk.update import ensure
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, PAUSED, GroupPaths
+from zk_group.coordinator.zk.znodes.records import CoordinatorRecord, EpochRecord, Pause, PausedRecord, TurnRequest
 
 PATHS = GroupPaths("g")
 
 
 @pytest.fixture(autouse=True)
 def _logged(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "coordinator.term.operator_requests")
+    caplog.set_level(logging.INFO, "zk_group.coordinator.term.operator_requests")
 
 
 def obeyed(caplog: pytest.LogCaptureFixture, what: str) -> None:

@@ -13,23 +13,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-import coordinator.term.elector
-from coordinator.rebalance.handlers import Handlers
-from coordinator.rebalance.rebalancer import Rebalancer
-from coordinator.term.elector import Elector
-from coordinator.term.operator_requests import OperatorRequests
-from coordinator.term.request_queue import GroupTurn
-from coordinator.term.term import Term
-from coordinator.zk.errors import Refused, UsageError, ZooKeeperUnreachable
-from coordinator.zk.runtime import Event, Task, ThreadRuntime
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Check, Create, Listing, Store, Watch
-from coordinator.zk.update import ensure
-from coordinator.zk.znodes.group_state import STABLE
-from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GroupPaths
-from coordinator.zk.znodes.records import STOP_FETCHER, CoordinatorRecord, EpochRecord
-from coordinator.zk.znodes.segments import Query, Segment
-from drills.faults.proxy import EXISTS
+import zk_group.coordinator.term.elector
 from tests.support.client_side import Hooked, creates
 from tests.support.hand import ManualStage
 from tests.support.proxy import Proxy
@@ -38,6 +22,22 @@ from tests.support.strategies import RANGE
 from tests.support.terms import directory_of, with_config, with_store
 from tests.support.wait import eventually
 from tests.support.world import World, parts
+from zk_group.coordinator.rebalance.handlers import Handlers
+from zk_group.coordinator.rebalance.rebalancer import Rebalancer
+from zk_group.coordinator.term.elector import Elector
+from zk_group.coordinator.term.operator_requests import OperatorRequests
+from zk_group.coordinator.term.request_queue import GroupTurn
+from zk_group.coordinator.term.term import Term
+from zk_group.coordinator.zk.errors import Refused, UsageError, ZooKeeperUnreachable
+from zk_group.coordinator.zk.runtime import Event, Task, ThreadRuntime
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.store import Check, Create, Listing, Store, Watch
+from zk_group.coordinator.zk.update import ensure
+from zk_group.coordinator.zk.znodes.group_state import STABLE
+from zk_group.coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GroupPaths
+from zk_group.coordinator.zk.znodes.records import STOP_FETCHER, CoordinatorRecord, EpochRecord
+from zk_group.coordinator.zk.znodes.segments import Query, Segment
+from zk_group.drills.faults.proxy import EXISTS
 
 PATHS = GroupPaths("g")
 
@@ -49,7 +49,7 @@ def test_node_waits_for_the_end_of_its_earlier_session(world: World, caplog: pyt
     elected = Create(COORDINATOR, CoordinatorRecord("a", "host", 1).to_bytes(), ephemeral=True)
     earlier.commit([elected, Create(COORDINATOR_EPOCH, EpochRecord(1).to_bytes())])
 
-    with caplog.at_level("INFO", "coordinator"):
+    with caplog.at_level("INFO", "zk_group.coordinator"):
         service = world.coordinator("a")
         eventually(lambda: "election joined: node=a" in caplog.text, 10, "it stands for election")
         earlier.close()
@@ -218,7 +218,7 @@ def test_refused_election_is_tried_again_after_a_pause(world: World, candidate: 
 def test_an_elector_whose_watch_was_lost_looks_again(
     world: World, stage: ManualStage, candidate: Candidate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coordinator.term.elector, "_LOOK_AGAIN_S", 0.1)
+    monkeypatch.setattr(zk_group.coordinator.term.elector, "_LOOK_AGAIN_S", 0.1)
     elected, has_looked = stage.hand("elected"), ThreadRuntime().event()
     candidate.stand(Reads(DeafStore(world.store)).after(COORDINATOR, has_looked.set))
     assert has_looked.wait(5)

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.admin.topics import create_topic
-from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
-from coordinator.zk.znodes.paths import Brokers, GroupPaths
 from tests.support.clients import fresh_chroot
 from tests.support.processes import consumer_process, node_process
 from tests.support.wait import eventually
 from tests.support.world import a_world
+from zk_group.coordinator.admin.topics import create_topic
+from zk_group.coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
+from zk_group.coordinator.zk.znodes.paths import Brokers, GroupPaths
 
 ROOT = Path(__file__).resolve().parents[2]
 UNITS = ROOT / "deploy" / "systemd"

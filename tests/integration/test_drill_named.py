@@ -9,16 +9,16 @@ from typing import cast
 
 import pytest
 
-from coordinator.zk.errors import UsageError
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Create, Store
-from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, DRILL, Brokers, GroupPaths
-from coordinator.zk.znodes.records import CoordinatorRecord
-from drills.base.processes import NotReached
-from drills.environments.external import NamedGroup
-from drills.evidence.files import znodes
-from drills.scenarios.ensembles import delete_coordinator
-from drills.testbed.testbed import Stage
+from zk_group.coordinator.zk.errors import UsageError
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.store import Create, Store
+from zk_group.coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, DRILL, Brokers, GroupPaths
+from zk_group.coordinator.zk.znodes.records import CoordinatorRecord
+from zk_group.drills.base.processes import NotReached
+from zk_group.drills.environments.external import NamedGroup
+from zk_group.drills.evidence.files import znodes
+from zk_group.drills.scenarios.ensembles import delete_coordinator
+from zk_group.drills.testbed.testbed import Stage
 
 pytestmark = pytest.mark.real_zookeeper("a drill opens sessions by itself")
 

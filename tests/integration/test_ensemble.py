@@ -16,12 +16,18 @@ from kazoo.exceptions import ConnectionLoss, KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 
-from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig, EnsembleError, stands_still, zkcli_command
-from coordinator.zk.errors import MissingProgram, UsageError
-from drills.faults.proxy import CREATE, GET_DATA, SET_DATA, op_code
 from tests.support.clients import connected, fresh_chroot
 from tests.support.proxy import Loss, Proxy
 from tests.support.wait import eventually
+from zk_group.coordinator.zk.embedded.ensemble import (
+    Ensemble,
+    EnsembleConfig,
+    EnsembleError,
+    stands_still,
+    zkcli_command,
+)
+from zk_group.coordinator.zk.errors import MissingProgram, UsageError
+from zk_group.drills.faults.proxy import CREATE, GET_DATA, SET_DATA, op_code
 
 pytestmark = pytest.mark.real_zookeeper("it is about the servers")
 

@@ -15,18 +15,18 @@ from pathlib import Path
 
 import pytest
 
-from consumer.cli.output import Child, ChildFailed, ChildProcessor
-from consumer.fetching.record_buffer import Record
-from consumer.logs.embedded.producer import Producer, TopicsInStore
-from consumer.operator.states import State
-from coordinator.zk.embedded.ensemble import command_line
-from coordinator.zk.errors import BadData
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import Brokers
 from tests.support.processes import ProjectProcess, consumer_process
 from tests.support.region import CountingRegion, running
 from tests.support.wait import PATIENCE, eventually
+from zk_group.consumer.cli.output import Child, ChildFailed, ChildProcessor
+from zk_group.consumer.fetching.record_buffer import Record
+from zk_group.consumer.logs.embedded.producer import Producer, TopicsInStore
+from zk_group.consumer.operator.states import State
+from zk_group.coordinator.zk.embedded.ensemble import command_line
+from zk_group.coordinator.zk.errors import BadData
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import Brokers
 
 PAGE = (Path(__file__).parents[2] / "docs" / "regions.md").read_text()
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -198,8 +198,8 @@ def says(*lines: dict[str, object]) -> str:
 def test_invalid_answer_or_exit_of_a_command_is_one_clear_error(
     program: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("consumer.cli.output.MAX_LINE_BYTES", 1000)
-    monkeypatch.setattr("consumer.cli.output.MAX_STATES_BYTES", 10_000)
+    monkeypatch.setattr("zk_group.consumer.cli.output.MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr("zk_group.consumer.cli.output.MAX_STATES_BYTES", 10_000)
     child, processor = a_processor(program)
 
     with pytest.raises((ChildFailed, BadData), match=reason) as raised:

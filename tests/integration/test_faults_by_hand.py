@@ -7,18 +7,25 @@ from typing import Any
 
 import pytest
 
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.znodes.group_state import STABLE
-from coordinator.zk.znodes.json_fields import MAX_CONTINUED, MAX_COUNT
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import ACL_POLICY, CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, TURN_TIMES, GroupPaths
-from coordinator.zk.znodes.records import EpochRecord, OffsetRecord
 from tests.support.cli import run
 from tests.support.hand import ManualStage
 from tests.support.memlog import MemoryLog
 from tests.support.stores import DeafStore
 from tests.support.wait import eventually
 from tests.support.world import PollingConsumer, World, parts
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.znodes.group_state import STABLE
+from zk_group.coordinator.zk.znodes.json_fields import MAX_CONTINUED, MAX_COUNT
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import (
+    ACL_POLICY,
+    CONSUMERS,
+    COORDINATOR,
+    COORDINATOR_EPOCH,
+    TURN_TIMES,
+    GroupPaths,
+)
+from zk_group.coordinator.zk.znodes.records import EpochRecord, OffsetRecord
 
 PATHS = GroupPaths("g")
 ALL = parts("t", 0, 1, 2, 3)
@@ -114,7 +121,7 @@ def test_start_makes_a_parent_again_that_was_removed_meanwhile(world: World, sta
 
 @pytest.mark.parametrize("data", [None, b"", b"scribble", b"[]", b'{"state":"Fine"}'])
 def test_lost_state_is_back_after_one_lease(world: World, monkeypatch: pytest.MonkeyPatch, data: bytes | None) -> None:
-    monkeypatch.setattr("coordinator.rebalance.group_reader.UNKNOWN_LEASE_MS", 600)
+    monkeypatch.setattr("zk_group.coordinator.rebalance.group_reader.UNKNOWN_LEASE_MS", 600)
     group = Group(world, **SWEEP)
 
     changed_by_hand(world, PATHS.state, data)

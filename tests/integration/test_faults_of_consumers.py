@@ -7,16 +7,6 @@ from typing import Any
 
 import pytest
 
-from consumer.config import ConsumerConfig, Subscription
-from consumer.consumer import Consumer
-from consumer.logs.base import Fetched
-from coordinator.term.config import CoordinatorConfig
-from coordinator.zk.errors import Refused
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.znodes.group_state import STABLE
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import UNKNOWN_MEMBER_ID
 from tests.support.cli import run_ok
 from tests.support.hand import ManualStage, Puppet
 from tests.support.liar import Liar
@@ -24,6 +14,16 @@ from tests.support.memlog import MemoryLog
 from tests.support.proxy import Proxy
 from tests.support.wait import eventually, within
 from tests.support.world import SESSION_MS, PollingConsumer, World, expire, parts
+from zk_group.consumer.config import ConsumerConfig, Subscription
+from zk_group.consumer.consumer import Consumer
+from zk_group.consumer.logs.base import Fetched
+from zk_group.coordinator.term.config import CoordinatorConfig
+from zk_group.coordinator.zk.errors import Refused
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.znodes.group_state import STABLE
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.records import UNKNOWN_MEMBER_ID
 
 PATHS = GroupPaths("g")
 ALL = parts("t", 0, 1, 2, 3)

@@ -14,17 +14,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from consumer.logs import open_log
-from consumer.logs.base import LOG_SCHEMA
-from consumer.logs.embedded.log import STORED_SCHEMA
-from consumer.logs.embedded.producer import Appender, Producer, partition_of, stored_batches
-from consumer.sealing.segment_files import SegmentFolder
-from coordinator.zk.znodes.records import Topic
 from tests.support.pages import ROOT, rows
 from tests.support.sealed import batches
 from tests.support.slots import PATHS, slots
 from tests.support.wait import eventually
 from tests.support.world import World
+from zk_group.consumer.logs import open_log
+from zk_group.consumer.logs.base import LOG_SCHEMA
+from zk_group.consumer.logs.embedded.log import STORED_SCHEMA
+from zk_group.consumer.logs.embedded.producer import Appender, Producer, partition_of, stored_batches
+from zk_group.consumer.sealing.segment_files import SegmentFolder
+from zk_group.coordinator.zk.znodes.records import Topic
 
 PAGE = (ROOT / "docs" / "files.md").read_text()
 READER = ROOT / "tests" / "support" / "plain_files.py"

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from consumer.sealing.segment_files import MARKER, SegmentFolder
 from tests.support.ci import in_ci
 from tests.support.sealed import batches
 from tests.support.slots import SlotBench, slots
 from tests.support.wait import eventually
 from tests.support.world import World
+from zk_group.consumer.sealing.segment_files import MARKER, SegmentFolder
 
 FILE = "g/c/abc-0000000001.arrow"
 DISK = "4m"
@@ -91,7 +91,7 @@ def test_full_disk_loses_nothing_and_is_named(bench: SlotBench, disk: Disk, capl
         eventually(lambda: slot.sealer.failed >= 3, 15, "it has tried again and again")
 
     assert "No space left on device" in str(slot.sealer.problem)
-    said = [record.getMessage() for record in caplog.records if record.name == "consumer.sealing.sealer"]
+    said = [record.getMessage() for record in caplog.records if record.name == "zk_group.consumer.sealing.sealer"]
     assert len(said) == 1 and said[0].startswith("seal failed, retrying: consumer=p-slot-0 reason=")
     assert len(bench.segments()) == sealed
     assert slot.member.may_fetch, "it keeps its lease and its partitions"

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from consumer.errors import AssignmentFailed, InconsistentGroupProtocol
-from consumer.group import Given, GroupMember, MemberCallbacks
-from coordinator.zk.errors import UsageError
-from coordinator.zk.lease import LEASE_SHARE
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.znodes.paths import GroupPaths
 from tests.support.wait import eventually
 from tests.support.world import SESSION_MS, World
+from zk_group.consumer.errors import AssignmentFailed, InconsistentGroupProtocol
+from zk_group.consumer.group import Given, GroupMember, MemberCallbacks
+from zk_group.coordinator.zk.errors import UsageError
+from zk_group.coordinator.zk.lease import LEASE_SHARE
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
 
 JOBS = ("compact", "index", "mail", "report", "sync")
 

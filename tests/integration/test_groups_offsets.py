@@ -11,26 +11,32 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from consumer.logs.embedded.producer import Producer
-from coordinator.admin.delete_group import delete_group
-from coordinator.admin.offsets import GROUP_SUBSCRIBED_TO_TOPIC, GroupNotEmpty, delete_offsets, look, write_offsets
-from coordinator.admin.reset_offsets import NewOffset, PartitionOffsets, Scope
-from coordinator.admin.topics import create_topic
-from coordinator.zk.errors import ConnectionLost, CoordinatorError
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.store import Create, SetData, Store
-from coordinator.zk.update import ensure
-from coordinator.zk.znodes.group_state import EMPTY, PREPARING, GroupState
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import Brokers, GroupPaths
-from coordinator.zk.znodes.records import Channel, OffsetRecord, Registration, Seat, Topic
-from coordinator.zk.znodes.segments import SegmentsRecord
 from tests.support.cli import run, run_ok
 from tests.support.hand import ManualStage
 from tests.support.made_group import MadeGroup
 from tests.support.sealed import SealedGroup
 from tests.support.stores import Interrupted, LostReplies, Reads, lost_reply
 from tests.support.world import World, parts
+from zk_group.consumer.logs.embedded.producer import Producer
+from zk_group.coordinator.admin.delete_group import delete_group
+from zk_group.coordinator.admin.offsets import (
+    GROUP_SUBSCRIBED_TO_TOPIC,
+    GroupNotEmpty,
+    delete_offsets,
+    look,
+    write_offsets,
+)
+from zk_group.coordinator.admin.reset_offsets import NewOffset, PartitionOffsets, Scope
+from zk_group.coordinator.admin.topics import create_topic
+from zk_group.coordinator.zk.errors import ConnectionLost, CoordinatorError
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.store import Create, SetData, Store
+from zk_group.coordinator.zk.update import ensure
+from zk_group.coordinator.zk.znodes.group_state import EMPTY, PREPARING, GroupState
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import Brokers, GroupPaths
+from zk_group.coordinator.zk.znodes.records import Channel, OffsetRecord, Registration, Seat, Topic
+from zk_group.coordinator.zk.znodes.segments import SegmentsRecord
 
 RECORDS = 100
 Offsets = dict[tuple[str, int], int]

@@ -14,23 +14,6 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from coordinator.admin import control
-from coordinator.assignors import Assignment, RangeAssignor, Subscriber
-from coordinator.listeners.members import REGISTRATIONS_AT_ONCE
-from coordinator.rebalance.group_reader import GroupReader
-from coordinator.rebalance.handlers import Handlers
-from coordinator.term.directory import Directory
-from coordinator.term.operator_requests import OperatorRequests
-from coordinator.term.request_queue import GroupTurn
-from coordinator.zk.errors import ConnectionLost, EpochOver, StoreError
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Create, Delete, Listing, Node, Operation, SetData, Store, Watch
-from coordinator.zk.update import ensure
-from coordinator.zk.znodes.group_state import GroupState
-from coordinator.zk.znodes.paths import GROUPS, TURN_TIMES, GroupPaths
-from coordinator.zk.znodes.records import Registration, Topic, TurnRequest, TurnTimes
-from coordinator.zk.znodes.segments import SegmentsRecord
 from tests.support.cli import run, run_json
 from tests.support.client_side import Hooked
 from tests.support.clients import connected
@@ -41,6 +24,23 @@ from tests.support.strategies import RANGE
 from tests.support.terms import a_term, directory_of, with_config, with_store
 from tests.support.wait import eventually
 from tests.support.world import World
+from zk_group.coordinator.admin import control
+from zk_group.coordinator.assignors import Assignment, RangeAssignor, Subscriber
+from zk_group.coordinator.listeners.members import REGISTRATIONS_AT_ONCE
+from zk_group.coordinator.rebalance.group_reader import GroupReader
+from zk_group.coordinator.rebalance.handlers import Handlers
+from zk_group.coordinator.term.directory import Directory
+from zk_group.coordinator.term.operator_requests import OperatorRequests
+from zk_group.coordinator.term.request_queue import GroupTurn
+from zk_group.coordinator.zk.errors import ConnectionLost, EpochOver, StoreError
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.store import Create, Delete, Listing, Node, Operation, SetData, Store, Watch
+from zk_group.coordinator.zk.update import ensure
+from zk_group.coordinator.zk.znodes.group_state import GroupState
+from zk_group.coordinator.zk.znodes.paths import GROUPS, TURN_TIMES, GroupPaths
+from zk_group.coordinator.zk.znodes.records import Registration, Topic, TurnRequest, TurnTimes
+from zk_group.coordinator.zk.znodes.segments import SegmentsRecord
 
 PATHS = GroupPaths("g")
 
@@ -182,7 +182,7 @@ def assignor(world: World) -> Faulty:
 
 
 def test_a_requested_turn_cuts_the_wait_after_a_failure_short(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.rebalance.handlers.LONGEST_BACKOFF_S", 600.0)
+    monkeypatch.setattr("zk_group.coordinator.rebalance.handlers.LONGEST_BACKOFF_S", 600.0)
     assignor = Faulty()
     assignor.fails = True
     world.coordinator(assignor=assignor, max_rebalance_retries=0)

@@ -7,22 +7,22 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.term.directory import Directory
-from coordinator.zk.errors import EpochOver, IncarnationOver
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Create, Delete, Listing, Node, Operation, SetData, Watch
-from coordinator.zk.znodes.group_state import PREPARING, STABLE
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
-from coordinator.zk.znodes.records import UNKNOWN_MEMBER_ID, WHITE_LIST, Channel, Command, Registration, Topic
-from coordinator.zk.znodes.segments import Query, Segment
 from tests.support.hand import ManualStage
 from tests.support.listening import listeners_of
 from tests.support.stores import FrontStore
 from tests.support.terms import a_term
 from tests.support.wait import eventually
 from tests.support.world import World, parts
+from zk_group.coordinator.term.directory import Directory
+from zk_group.coordinator.zk.errors import EpochOver, IncarnationOver
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.store import Create, Delete, Listing, Node, Operation, SetData, Watch
+from zk_group.coordinator.zk.znodes.group_state import PREPARING, STABLE
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
+from zk_group.coordinator.zk.znodes.records import UNKNOWN_MEMBER_ID, WHITE_LIST, Channel, Command, Registration, Topic
+from zk_group.coordinator.zk.znodes.segments import Query, Segment
 
 PATHS = GroupPaths("g")
 

@@ -16,15 +16,6 @@ import pytest
 from kazoo import exceptions as kz
 from kazoo.security import ACL, Id, Permissions
 
-from consumer.streaming.source.query_znode import QueryPost
-from coordinator.admin.control import request_turn
-from coordinator.zk.embedded.ensemble import Ensemble
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.security.access import environment_of
-from coordinator.zk.security.policy import RIGHTS, pattern_of
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Stat
-from coordinator.zk.znodes.paths import REGIONS, ROOT, TURN_TIMES, GroupPaths
 from tests.support.cli import run_ok
 from tests.support.clients import connected, fresh_chroot
 from tests.support.memlog import MemoryLog
@@ -34,6 +25,15 @@ from tests.support.region import region, running
 from tests.support.secured_chroot import OTHER_TEAM, TEAM, SecuredChroot, a_secured_chroot
 from tests.support.wait import eventually
 from tests.support.world import World
+from zk_group.consumer.streaming.source.query_znode import QueryPost
+from zk_group.coordinator.admin.control import request_turn
+from zk_group.coordinator.zk.embedded.ensemble import Ensemble
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.security.access import environment_of
+from zk_group.coordinator.zk.security.policy import RIGHTS, pattern_of
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.store import Stat
+from zk_group.coordinator.zk.znodes.paths import REGIONS, ROOT, TURN_TIMES, GroupPaths
 
 pytestmark = pytest.mark.real_zookeeper("it is about ACLs")
 OPEN: Final = [ACL(Permissions.ALL, Id("world", "anyone"))]

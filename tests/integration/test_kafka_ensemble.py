@@ -16,25 +16,25 @@ from pathlib import Path
 
 import pytest
 
-from consumer.logs import KafkaPlace, open_log
-from consumer.logs.kafka.client import KafkaClient
-from consumer.logs.kafka.options import kafka_options
-from consumer.logs.kafka.topics import TopicLookup
-from coordinator.zk.embedded.ensemble import Ensemble
-from coordinator.zk.embedded.kafka import fetch_kafka
-from coordinator.zk.errors import MissingProgram, UsageError
 from tests.support.cli import run, run_json
 from tests.support.kafka import Kafka, a_kafka, refused
 from tests.support.processes import REPOSITORY, ProjectProcess
 from tests.support.wait import eventually, within
 from tests.support.world import World
+from zk_group.consumer.logs import KafkaPlace, open_log
+from zk_group.consumer.logs.kafka.client import KafkaClient
+from zk_group.consumer.logs.kafka.options import kafka_options
+from zk_group.consumer.logs.kafka.topics import TopicLookup
+from zk_group.coordinator.zk.embedded.ensemble import Ensemble
+from zk_group.coordinator.zk.embedded.kafka import fetch_kafka
+from zk_group.coordinator.zk.errors import MissingProgram, UsageError
 
 pytestmark = pytest.mark.full("each way to run a broker")
 
 
 def ensemble(*arguments: str, lines: str = "") -> subprocess.CompletedProcess[str]:
     """`scripts/ensemble`, in a process of its own."""
-    command = [sys.executable, "-c", "from coordinator.cli.ensemble import main; main()", *arguments]
+    command = [sys.executable, "-c", "from zk_group.coordinator.cli.ensemble import main; main()", *arguments]
     streams = {"input": lines, "capture_output": True, "text": True}
     return subprocess.run(command, cwd=REPOSITORY, timeout=120, check=False, **streams)  # type: ignore[call-overload,no-any-return]
 
@@ -178,7 +178,7 @@ def test_brokers_that_keep_their_topics_in_zookeeper_are_not_synced_over(kafka: 
 @pytest.mark.real_zookeeper("the commands are processes")
 def test_continuous_sync_follows_the_brokers_until_it_is_stopped(kraft: Kafka, world: World, tmp_path: Path) -> None:
     arguments = ["topics", "sync", "--zk", world.zk, "--bootstrap-servers", kraft.servers, "--every", "0.2"]
-    with ProjectProcess(tmp_path, "sync", "coordinator.cli", *arguments) as sync:
+    with ProjectProcess(tmp_path, "sync", "zk_group.coordinator.cli", *arguments) as sync:
         kraft.topic("payments", 2)
         path = world.brokers.topic("payments")
         eventually(lambda: world.data(path) is not None, 30, "the topic is synced")

@@ -13,20 +13,20 @@ import pytest
 from confluent_kafka import Consumer as Client
 from confluent_kafka import ConsumerGroupTopicPartitions
 
-from consumer.config import Subscription
-from consumer.logs import open_log
-from consumer.sealing.segment_files import SegmentFolder
-from consumer.streaming.fetchers.config import SlotConfig, SlotSpec
-from consumer.streaming.fetchers.slot import PoolPost, Slot
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.znodes.partitions import TopicPartition
 from tests.support import cli
 from tests.support.kafka import Kafka
 from tests.support.kafka_group import Writing, all_delivered, joins, numbered, rows_of, segments, two_slots
 from tests.support.processes import ProjectProcess, consumer_process
 from tests.support.wait import eventually
 from tests.support.world import SESSION_MS, World, a_world
+from zk_group.consumer.config import Subscription
+from zk_group.consumer.logs import open_log
+from zk_group.consumer.sealing.segment_files import SegmentFolder
+from zk_group.consumer.streaming.fetchers.config import SlotConfig, SlotSpec
+from zk_group.consumer.streaming.fetchers.slot import PoolPost, Slot
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.session.kazoo_store import kazoo_factory
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
 
 
 @pytest.fixture
@@ -75,10 +75,12 @@ def test_the_command_line_reads_kafka_with_options_for_librdkafka(kafka: Kafka, 
     kafka.write(topic, numbered(0, 5))
     place = ["--zk", world.zk, "--group", group, "--topics", topic, "--log-dir", "kafka:", "--max-records", "5"]
 
-    with ProjectProcess(tmp_path, "c1", "consumer.cli", "run", *place, "--kafka", "fetch.min.bytes=1") as reader:
+    with ProjectProcess(
+        tmp_path, "c1", "zk_group.consumer.cli", "run", *place, "--kafka", "fetch.min.bytes=1"
+    ) as reader:
         assert reader.ends(30) == 0
         assert len(reader.out.read_text().splitlines()) == 5
-    with ProjectProcess(tmp_path, "c2", "consumer.cli", "run", *place, "--kafka", "group.id=mine") as refused:
+    with ProjectProcess(tmp_path, "c2", "zk_group.consumer.cli", "run", *place, "--kafka", "group.id=mine") as refused:
         assert refused.ends(30) == 2
         assert "kafka.group.id cannot be set" in refused.said()
 

@@ -13,12 +13,12 @@ from typing import cast
 
 import pytest
 
-from consumer.logs import KafkaPlace, open_log
-from consumer.logs.base import Log, LogError, OffsetOutOfRange, TopicIdPartition, UnknownTopic
-from consumer.logs.kafka.client import KafkaClient
-from consumer.logs.kafka.source import KafkaLog
 from tests.support.kafka import USERS, Kafka, fetched, reader, refused
 from tests.support.wait import eventually, within
+from zk_group.consumer.logs import KafkaPlace, open_log
+from zk_group.consumer.logs.base import Log, LogError, OffsetOutOfRange, TopicIdPartition, UnknownTopic
+from zk_group.consumer.logs.kafka.client import KafkaClient
+from zk_group.consumer.logs.kafka.source import KafkaLog
 
 
 def values(rows: list[dict[str, object]]) -> list[object]:
@@ -130,7 +130,7 @@ def test_records_of_a_recreated_topic_are_not_taken_for_the_old_ones(kafka: Kafk
 def test_missing_topic_is_waited_for_and_logged_once(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
     topic = kafka.name()
 
-    with kafka.log() as log, caplog.at_level(logging.INFO, "consumer.logs"):
+    with kafka.log() as log, caplog.at_level(logging.INFO, "zk_group.consumer.logs"):
         for number in (0, 1, 0, 1):
             assert isinstance(refused(log, topic, "not-yet", partition=number), UnknownTopic)
         topic_id = kafka.topic(topic, 2)
@@ -232,7 +232,7 @@ def test_unreachable_broker_is_waited_for_and_logged_once(kafka: Kafka, caplog: 
     topic, topic_id = kafka.new_topic()
     kafka.write(topic, numbered(3))
 
-    with kafka.log() as log, caplog.at_level(logging.INFO, "consumer.logs"):
+    with kafka.log() as log, caplog.at_level(logging.INFO, "zk_group.consumer.logs"):
         fetched(log, topic, topic_id, upto=3)
         kafka.broker.kill()
         eventually(lambda: not reader(log).look(topic, topic_id, 0, 3) and caplog.records, 20, "it is logged")

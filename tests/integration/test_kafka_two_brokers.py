@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from consumer.sealing.segment_files import SegmentFolder
-from coordinator.zk.embedded.ensemble import Ensemble
-from coordinator.zk.znodes.partitions import TopicPartition
 from tests.support.clients import fresh_chroot
 from tests.support.kafka import USERS
 from tests.support.kafka_cluster import BROKERS, PASSWORDS, TwoBrokers, sasl, two_brokers
 from tests.support.kafka_group import Writing, all_delivered, joins, numbered, rows_of, segments, two_slots
 from tests.support.wait import eventually, within
 from tests.support.world import World, a_world
+from zk_group.consumer.sealing.segment_files import SegmentFolder
+from zk_group.coordinator.zk.embedded.ensemble import Ensemble
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -184,7 +184,7 @@ def test_only_the_partitions_of_a_killed_broker_wait_for_it(
 ) -> None:
     victim = the_victim(brokers, is_controller)
     broker = brokers.brokers[victim]
-    with caplog.at_level(logging.INFO, "consumer"):
+    with caplog.at_level(logging.INFO, "zk_group.consumer"):
         said, restart = Said(caplog, broker.address), lambda: brokers.restart(victim)
         only_its_partitions_wait(world, brokers, ["c1", "c2"], victim, broker.kill, restart, said)
 
@@ -202,7 +202,7 @@ def test_only_the_partitions_of_a_suspended_broker_wait_for_it(
         broker.resume()
         brokers.wait_ready()
 
-    with caplog.at_level(logging.INFO, "consumer"):
+    with caplog.at_level(logging.INFO, "zk_group.consumer"):
         only_its_partitions_wait(world, brokers, ["c1"], victim, broker.pause, resume, Said(caplog, broker.address))
 
 
@@ -223,7 +223,7 @@ def test_only_the_partitions_of_a_broker_that_never_answers_wait_for_it(
         if is_cut:
             proxy.cut()
 
-    with caplog.at_level(logging.INFO, "consumer"):
+    with caplog.at_level(logging.INFO, "zk_group.consumer"):
         said, user = Said(caplog, proxy.hosts), (brokers.sasl_url, "alice")
         only_its_partitions_wait(world, brokers, ["c1"], victim, black_hole, proxy.resume, said, *user)
 
@@ -238,7 +238,7 @@ def test_a_broker_that_refuses_credentials_is_named_and_only_its_partitions_wait
     password = PASSWORDS[accepts][user]
     topic, group = brokers.name("orders"), brokers.name("group")
     brokers.topic(topic, len(LEADERS), replicas=[[leader] for leader in LEADERS])
-    with caplog.at_level(logging.INFO, "consumer"), Writing(brokers, topic, len(LEADERS), 1) as writing:
+    with caplog.at_level(logging.INFO, "zk_group.consumer"), Writing(brokers, topic, len(LEADERS), 1) as writing:
         consumer = joins(world, group, "c1", topic, brokers.sasl_url, sasl(user, password), session_timeout_ms=CALM_MS)
         world.stable(group, members=1, timeout_s=30)
         what = "the other broker's partitions begin, after requests for topic and start offsets that were not answered"

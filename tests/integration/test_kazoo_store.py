@@ -18,19 +18,26 @@ from typing import Any
 
 import pytest
 
-from coordinator.zk.errors import ConnectionLost, Refused, SessionLost, StoreError, UsageError, ZooKeeperUnreachable
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.security.access import TlsFiles, ZooKeeperAccess
-from coordinator.zk.session import kazoo_store
-from coordinator.zk.session.kazoo_client import Handler
-from coordinator.zk.session.kazoo_store import KazooStore, kazoo_factory, open_kazoo
-from coordinator.zk.store import Check, Create, Delete, SetData, Store
-from coordinator.zk.wire import MOST_PATHS, Failure
 from tests.support.clients import connected, fresh_chroot
 from tests.support.processes import ProjectProcess, consumer_process, node_process
 from tests.support.proxy import Proxy
 from tests.support.wait import eventually
 from tests.support.world import World, expire
+from zk_group.coordinator.zk.errors import (
+    ConnectionLost,
+    Refused,
+    SessionLost,
+    StoreError,
+    UsageError,
+    ZooKeeperUnreachable,
+)
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.security.access import TlsFiles, ZooKeeperAccess
+from zk_group.coordinator.zk.session import kazoo_store
+from zk_group.coordinator.zk.session.kazoo_client import Handler
+from zk_group.coordinator.zk.session.kazoo_store import KazooStore, kazoo_factory, open_kazoo
+from zk_group.coordinator.zk.store import Check, Create, Delete, SetData, Store
+from zk_group.coordinator.zk.wire import MOST_PATHS, Failure
 
 pytestmark = pytest.mark.real_zookeeper("it is about kazoo")
 
@@ -361,8 +368,8 @@ def test_kazoos_own_lines_are_for_debugging(world: World, zookeeper_proxy: Proxy
         outage(zookeeper_proxy, 1.0)
         eventually(lambda: lines(node, "ZooKeeper available: "), 30, "it is back")
 
-    assert lines(node, "coordinator.zk.kazoo")
-    assert {line.split()[1] for line in lines(node, "coordinator.zk.kazoo")} == {"DEBUG"}
+    assert lines(node, "zk_group.coordinator.zk.kazoo")
+    assert {line.split()[1] for line in lines(node, "zk_group.coordinator.zk.kazoo")} == {"DEBUG"}
 
 
 def test_first_session_that_cannot_be_opened_is_no_outage(caplog: pytest.LogCaptureFixture) -> None:

@@ -6,15 +6,15 @@ import threading
 
 import pytest
 
-from coordinator.zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import START_FETCHER
-from drills.faults.proxy import CREATE, DELETE, SET_DATA
 from tests.support.memlog import MemoryLog
 from tests.support.multis import MultiStep, steps_of
 from tests.support.proxy import Proxy
 from tests.support.wait import eventually
 from tests.support.world import PollingConsumer, World, parts
+from zk_group.coordinator.zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.records import START_FETCHER
+from zk_group.drills.faults.proxy import CREATE, DELETE, SET_DATA
 
 PATHS = GroupPaths("g")
 MANY = 1000

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from coordinator.admin.health import read_status
-from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
-from coordinator.zk.session.kazoo_store import KazooStore
-from coordinator.zk.store import Create
-from coordinator.zk.wire import MOST_PATHS, MOST_UNANSWERED, MultiRead
-from coordinator.zk.znodes.paths import GroupPaths
 from tests.support.clients import connected, fresh_chroot
 from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
 from tests.support.world import World
+from zk_group.coordinator.admin.health import read_status
+from zk_group.coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
+from zk_group.coordinator.zk.session.kazoo_store import KazooStore
+from zk_group.coordinator.zk.store import Create
+from zk_group.coordinator.zk.wire import MOST_PATHS, MOST_UNANSWERED, MultiRead
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
 
 pytestmark = [
     pytest.mark.full("groups of the largest size"),

@@ -9,17 +9,17 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from coordinator.service import CoordinatorService
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
-from coordinator.zk.znodes.records import START_FETCHER, STOP_FETCHER, EpochRecord
-from drills.faults.proxy import CREATE, DELETE, SET_DATA, SYNC, op_code
 from tests.support.hand import ManualStage
 from tests.support.memlog import MemoryLog
 from tests.support.multis import both, has_step
 from tests.support.proxy import Loss, Match, Proxy
 from tests.support.wait import eventually
 from tests.support.world import PollingConsumer, World, parts
+from zk_group.coordinator.service import CoordinatorService
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
+from zk_group.coordinator.zk.znodes.records import START_FETCHER, STOP_FETCHER, EpochRecord
+from zk_group.drills.faults.proxy import CREATE, DELETE, SET_DATA, SYNC, op_code
 
 PATHS = GroupPaths("g")
 ALL = parts("t", 0, 1, 2, 3)

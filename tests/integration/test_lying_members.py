@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from coordinator.zk.errors import Refused
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.store import Create, Delete, Operation, SetData
-from coordinator.zk.znodes.paths import GroupPaths
 from tests.support.hand import ManualStage
 from tests.support.liar import Liar
 from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
 from tests.support.world import PollingConsumer, World, parts
+from zk_group.coordinator.zk.errors import Refused
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.store import Create, Delete, Operation, SetData
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
 
 PATHS = GroupPaths("g")
 ALL = parts("t", 0, 1, 2, 3)

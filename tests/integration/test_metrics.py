@@ -14,15 +14,15 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from consumer.config import ConsumerConfig, Subscription
-from consumer.consumer import Consumer
-from consumer.logs.embedded.producer import Producer
-from consumer.metrics import ConsumerMetrics
-from coordinator.zk.znodes.paths import GroupPaths
 from tests.support.memlog import MemoryLog
 from tests.support.processes import ProjectProcess, consumer_process, node_process
 from tests.support.wait import eventually
 from tests.support.world import World
+from zk_group.consumer.config import ConsumerConfig, Subscription
+from zk_group.consumer.consumer import Consumer
+from zk_group.consumer.logs.embedded.producer import Producer
+from zk_group.consumer.metrics import ConsumerMetrics
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
 
 pytestmark = pytest.mark.real_zookeeper("processes")
 

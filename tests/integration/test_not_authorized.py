@@ -11,31 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from consumer.config import ConsumerConfig, Subscription
-from consumer.consumer import Consumer
-from consumer.streaming.source.options import SourceConfig
-from consumer.streaming.source.planner import Planner
-from coordinator.service import CoordinatorService
-from coordinator.term.config import CoordinatorConfig
-from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
-from coordinator.zk.errors import (
-    GRANT,
-    AuthenticationFailed,
-    CoordinatorError,
-    NotAuthorized,
-    Refused,
-    UsageError,
-    WriteDenied,
-    ZooKeeperUnreachable,
-)
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.security.policy import READ
-from coordinator.zk.session.kazoo_client import BACKOFF, OutageLog
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import AclStore, Create, Store
-from coordinator.zk.update import ensure
-from coordinator.zk.wire import OPEN_ACL
-from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, PAUSED, GroupPaths
 from tests.property.tree import MemoryTree, MemoryTreeStore
 from tests.support.memlog import MemoryLog
 from tests.support.parties import OPEN as OPEN_STEP
@@ -45,13 +20,38 @@ from tests.support.stores import Reads
 from tests.support.wait import eventually
 from tests.support.world import World
 from tests.unit.manual import ManualRuntime
+from zk_group.consumer.config import ConsumerConfig, Subscription
+from zk_group.consumer.consumer import Consumer
+from zk_group.consumer.streaming.source.options import SourceConfig
+from zk_group.consumer.streaming.source.planner import Planner
+from zk_group.coordinator.service import CoordinatorService
+from zk_group.coordinator.term.config import CoordinatorConfig
+from zk_group.coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
+from zk_group.coordinator.zk.errors import (
+    GRANT,
+    AuthenticationFailed,
+    CoordinatorError,
+    NotAuthorized,
+    Refused,
+    UsageError,
+    WriteDenied,
+    ZooKeeperUnreachable,
+)
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.security.policy import READ
+from zk_group.coordinator.zk.session.kazoo_client import BACKOFF, OutageLog
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.store import AclStore, Create, Store
+from zk_group.coordinator.zk.update import ensure
+from zk_group.coordinator.zk.wire import OPEN_ACL
+from zk_group.coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, PAUSED, GroupPaths
 
 CLOSED = owned_by("boss")
 READ_ONLY = owned_by("boss", others=READ)
 STARTS_PROCESS = pytest.mark.real_zookeeper("it starts a process")
 FULL = pytest.mark.full("processes, beside the same in virtual time")
-NODE = ["coordinator.cli", "run", "--node", "a"]
-CONSUMER = ["consumer.cli", "run", "--group", "g", "--topics", "t", "--log-dir", "/tmp"]
+NODE = ["zk_group.coordinator.cli", "run", "--node", "a"]
+CONSUMER = ["zk_group.consumer.cli", "run", "--group", "g", "--topics", "t", "--log-dir", "/tmp"]
 
 
 @pytest.fixture
@@ -285,7 +285,7 @@ def test_command_is_refused_at_once_and_not_tried_again(world: World, boss: AclS
     world.put(GROUPS)
     boss.commit([Create(PAUSED, acl=READ_ONLY)])
 
-    code, line = run(world.zk, ["coordinator.cli", "pause"])
+    code, line = run(world.zk, ["zk_group.coordinator.cli", "pause"])
 
     assert code == 77
     assert line.startswith(f"error: the ACL of {PAUSED}, or of its parent, refuses")
@@ -329,7 +329,9 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
         yield ensemble
 
 
-@pytest.mark.parametrize("words", [NODE, CONSUMER, ["coordinator.cli", "status"]], ids=["node", "consumer", "command"])
+@pytest.mark.parametrize(
+    "words", [NODE, CONSUMER, ["zk_group.coordinator.cli", "status"]], ids=["node", "consumer", "command"]
+)
 @pytest.mark.parametrize("chroot", ["", "/below"])
 def test_ensemble_that_requires_credentials_is_named(strict: Ensemble, words: list[str], chroot: str) -> None:
     code, line = run(strict.hosts + chroot, words)

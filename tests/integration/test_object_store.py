@@ -12,14 +12,14 @@ from urllib.parse import parse_qs, urlsplit
 import pyarrow as pa
 import pytest
 
-from consumer.errors import ForeignFolder, SegmentError
-from consumer.sealing.segment_files import SegmentFolder, claim, segment_file
-from consumer.streaming.source.rewind import PROVIDER, PROVIDERS, CheckpointFiles
-from consumer.streaming.source.segment_index import SourceOffset
-from coordinator.zk.errors import UsageError
 from tests.support.object_store import CREDENTIALS, object_store
 from tests.support.region import CountingRegion
 from tests.support.sealed import batches, records_in
+from zk_group.consumer.errors import ForeignFolder, SegmentError
+from zk_group.consumer.sealing.segment_files import SegmentFolder, claim, segment_file
+from zk_group.consumer.streaming.source.rewind import PROVIDER, PROVIDERS, CheckpointFiles
+from zk_group.consumer.streaming.source.segment_index import SourceOffset
+from zk_group.coordinator.zk.errors import UsageError
 
 pytestmark = pytest.mark.real_zookeeper("the object store is a process")
 

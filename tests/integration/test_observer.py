@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from coordinator.zk.embedded.ensemble import Ensemble
-from coordinator.zk.errors import OutcomeUnknown, Refused
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Check, Create, Delete, SetData, Store
-from drills.checker.replay.txn_log import events_of
-from drills.evidence.watch_observer import WatchObserver
-from drills.faults.proxy import MULTI, ZxidClock
 from tests.support.clients import connected
 from tests.support.proxy import Proxy
 from tests.support.wait import eventually
+from zk_group.coordinator.zk.embedded.ensemble import Ensemble
+from zk_group.coordinator.zk.errors import OutcomeUnknown, Refused
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.store import Check, Create, Delete, SetData, Store
+from zk_group.drills.checker.replay.txn_log import events_of
+from zk_group.drills.evidence.watch_observer import WatchObserver
+from zk_group.drills.faults.proxy import MULTI, ZxidClock
 
 pytestmark = pytest.mark.full("each environment and kind of drill")
 Event = dict[str, Any]

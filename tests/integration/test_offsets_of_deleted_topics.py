@@ -6,23 +6,23 @@ from collections.abc import Sequence
 
 import pytest
 
-from coordinator.admin.topics import create_topic, delete_topic
-from coordinator.retention.leftovers import OffsetCollector
-from coordinator.service import CoordinatorService
-from coordinator.zk.errors import EpochOver
-from coordinator.zk.store import Create, Operation, SetData, Store
-from coordinator.zk.znodes.group_state import GroupState, Mark
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GroupPaths
-from coordinator.zk.znodes.records import BegunRecord, Channel, EpochRecord, OffsetRecord, Registration, Seat
-from coordinator.zk.znodes.regions import GroupRegion
-from coordinator.zk.znodes.segments import SealedRange, Segment
 from tests.support.memlog import MemoryLog
 from tests.support.stores import FrontStore
 from tests.support.terms import a_term
 from tests.support.wait import eventually
 from tests.support.world import World, parts
 from tests.unit.manual import ManualRuntime
+from zk_group.coordinator.admin.topics import create_topic, delete_topic
+from zk_group.coordinator.retention.leftovers import OffsetCollector
+from zk_group.coordinator.service import CoordinatorService
+from zk_group.coordinator.zk.errors import EpochOver
+from zk_group.coordinator.zk.store import Create, Operation, SetData, Store
+from zk_group.coordinator.zk.znodes.group_state import GroupState, Mark
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GroupPaths
+from zk_group.coordinator.zk.znodes.records import BegunRecord, Channel, EpochRecord, OffsetRecord, Registration, Seat
+from zk_group.coordinator.zk.znodes.regions import GroupRegion
+from zk_group.coordinator.zk.znodes.segments import SealedRange, Segment
 
 PATHS = GroupPaths("g")
 KEEPS_MS = 800

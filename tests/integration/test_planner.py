@@ -11,17 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from consumer.errors import SegmentError
-from consumer.streaming.source.data_source import records
-from consumer.streaming.source.planner import MAY_BE_COLLECTED, Planner, packed
-from consumer.streaming.source.query_znode import QueryRemoved, QueryTakenOver
-from consumer.streaming.source.segment_index import Sealed, SourceOffset
-from coordinator.retention.segments import SeenQueries
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Create, Delete, Operation, SetData, Store
-from coordinator.zk.znodes.partitions import LOST, RESET, Discontinuity, TopicPartition
-from coordinator.zk.znodes.regions import ABORTED
-from coordinator.zk.znodes.segments import Segment
 from tests.support.client_side import Hooked
 from tests.support.cuts import HandMadeRegion
 from tests.support.queries import SESSION_MS, QueryBench, QueryStory, later, names, restarted
@@ -29,6 +18,17 @@ from tests.support.stores import Behind, DeafStore, Reads, lost_reply
 from tests.support.stories import play, stories
 from tests.support.wait import eventually
 from tests.support.world import expire as end_session
+from zk_group.consumer.errors import SegmentError
+from zk_group.consumer.streaming.source.data_source import records
+from zk_group.consumer.streaming.source.planner import MAY_BE_COLLECTED, Planner, packed
+from zk_group.consumer.streaming.source.query_znode import QueryRemoved, QueryTakenOver
+from zk_group.consumer.streaming.source.segment_index import Sealed, SourceOffset
+from zk_group.coordinator.retention.segments import SeenQueries
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.store import Create, Delete, Operation, SetData, Store
+from zk_group.coordinator.zk.znodes.partitions import LOST, RESET, Discontinuity, TopicPartition
+from zk_group.coordinator.zk.znodes.regions import ABORTED
+from zk_group.coordinator.zk.znodes.segments import Segment
 
 STORIES = Path(__file__).with_name("queries.txt")
 

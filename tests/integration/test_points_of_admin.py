@@ -13,24 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.admin.acl import apply, check, create_group, group_policies, read_policy, set_members
-from coordinator.admin.control import lift, pause, read_paused, remove_members, request_turn, resume
-from coordinator.admin.delete_group import delete_group
-from coordinator.admin.offsets import GroupIdNotFound, delete_offsets, write_offsets
-from coordinator.admin.regions import remove_group
-from coordinator.admin.reset_offsets import NewOffset, PartitionOffsets, Scope
-from coordinator.admin.topics import create_topic
-from coordinator.zk.errors import CoordinatorError
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.security.policy import WORLD, AclPolicy, acl_of
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Acl, AclEntry, AclStore, Create, Delete, SetData, Store
-from coordinator.zk.update import ensure
-from coordinator.zk.znodes.group_state import STABLE, GroupState, Mark
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, Brokers, GroupPaths, RegionPaths
-from coordinator.zk.znodes.records import OffsetRecord, Topic
-from coordinator.zk.znodes.regions import COMPLETED, Checkpoint, CheckpointEnd, Contribution, GroupRegion, Region
 from tests.support.hand import Hand, ManualStage, Puppet, a_stage
 from tests.support.made_group import MadeGroup
 from tests.support.memlog import MemoryLog
@@ -39,6 +21,31 @@ from tests.support.points import Point, at_points, nothing, outcome, reply_to_a_
 from tests.support.stores import FrontStore
 from tests.support.wait import eventually
 from tests.support.world import World, a_world, parts
+from zk_group.coordinator.admin.acl import apply, check, create_group, group_policies, read_policy, set_members
+from zk_group.coordinator.admin.control import lift, pause, read_paused, remove_members, request_turn, resume
+from zk_group.coordinator.admin.delete_group import delete_group
+from zk_group.coordinator.admin.offsets import GroupIdNotFound, delete_offsets, write_offsets
+from zk_group.coordinator.admin.regions import remove_group
+from zk_group.coordinator.admin.reset_offsets import NewOffset, PartitionOffsets, Scope
+from zk_group.coordinator.admin.topics import create_topic
+from zk_group.coordinator.zk.errors import CoordinatorError
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.security.policy import WORLD, AclPolicy, acl_of
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.store import Acl, AclEntry, AclStore, Create, Delete, SetData, Store
+from zk_group.coordinator.zk.update import ensure
+from zk_group.coordinator.zk.znodes.group_state import STABLE, GroupState, Mark
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, Brokers, GroupPaths, RegionPaths
+from zk_group.coordinator.zk.znodes.records import OffsetRecord, Topic
+from zk_group.coordinator.zk.znodes.regions import (
+    COMPLETED,
+    Checkpoint,
+    CheckpointEnd,
+    Contribution,
+    GroupRegion,
+    Region,
+)
 
 PATHS = GroupPaths("g")
 REGION = RegionPaths("r")

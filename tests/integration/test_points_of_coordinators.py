@@ -10,17 +10,6 @@ from contextlib import closing
 
 import pytest
 
-from coordinator.rebalance.rebalancer import Turn
-from coordinator.retention.leftovers import Collector, OffsetCollector
-from coordinator.term.term import ServerClock, Term
-from coordinator.zk.errors import EpochOver, OutcomeUnknown
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Create, Delete, Store
-from coordinator.zk.znodes.group_state import STABLE
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import COORDINATOR, Brokers, GroupPaths
-from coordinator.zk.znodes.records import Channel, Topic, TurnRequest
 from tests.support.hand import Hand, ManualStage, Puppet, a_stage
 from tests.support.made_group import MadeGroup
 from tests.support.memlog import MemoryLog
@@ -28,6 +17,17 @@ from tests.support.points import Point, at_points, nothing, reply_to_a_commit_is
 from tests.support.terms import HeldLease, with_config, with_store
 from tests.support.wait import eventually, within
 from tests.support.world import World, a_world, parts
+from zk_group.coordinator.rebalance.rebalancer import Turn
+from zk_group.coordinator.retention.leftovers import Collector, OffsetCollector
+from zk_group.coordinator.term.term import ServerClock, Term
+from zk_group.coordinator.zk.errors import EpochOver, OutcomeUnknown
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.store import Create, Delete, Store
+from zk_group.coordinator.zk.znodes.group_state import STABLE
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR, Brokers, GroupPaths
+from zk_group.coordinator.zk.znodes.records import Channel, Topic, TurnRequest
 
 PATHS = GroupPaths("g")
 

@@ -9,22 +9,22 @@ from typing import Any
 
 import pytest
 
-from consumer.errors import Closed, FencedInstanceId
-from consumer.operator.consumer_operator import ConsumerOperator
-from coordinator.admin.control import remove_seats
-from coordinator.zk.errors import Refused
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.store import Create, Delete, StoreFactory
-from coordinator.zk.znodes.paths import COORDINATOR, GroupPaths, checkpoint_number
-from coordinator.zk.znodes.records import Seat, TurnRequest
-from coordinator.zk.znodes.regions import COMPLETED, Region
 from tests.support.memlog import MemoryLog
 from tests.support.points import Point, at_points, reply_is_lost, request_is_lost, session_ends
 from tests.support.region import PATHS as REGION
 from tests.support.region import Operating, RegionBench
 from tests.support.wait import eventually
 from tests.support.world import SESSION_MS, PollingConsumer, World, a_world, parts
+from zk_group.consumer.errors import Closed, FencedInstanceId
+from zk_group.consumer.operator.consumer_operator import ConsumerOperator
+from zk_group.coordinator.admin.control import remove_seats
+from zk_group.coordinator.zk.errors import Refused
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.session.kazoo_store import kazoo_factory
+from zk_group.coordinator.zk.store import Create, Delete, StoreFactory
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR, GroupPaths, checkpoint_number
+from zk_group.coordinator.zk.znodes.records import Seat, TurnRequest
+from zk_group.coordinator.zk.znodes.regions import COMPLETED, Region
 
 PATHS = GroupPaths("g")
 ALL = parts("t", 0, 1, 2, 3)

@@ -12,19 +12,6 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from consumer.errors import SegmentError
-from consumer.streaming.source.options import SourceConfig
-from consumer.streaming.source.planner import BatchPlanner, Planner
-from consumer.streaming.source.query_znode import PUBLISH_S, QueryRemoved, QueryRewound, QueryTakenOver
-from consumer.streaming.source.rewind import CheckpointFiles, NotRewindable
-from consumer.streaming.source.segment_index import LIST_AGAIN_S, SourceOffset
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Create, SetData, Store
-from coordinator.zk.update import READ_AGAIN_S
-from coordinator.zk.znodes.paths import COORDINATOR_EPOCH
-from coordinator.zk.znodes.records import EpochRecord
-from coordinator.zk.znodes.segments import SegmentsRecord
 from tests.support.clock import Ahead
 from tests.support.cuts import HandMadeRegion
 from tests.support.points import (
@@ -40,6 +27,19 @@ from tests.support.ran_query import Ran
 from tests.support.sealed import SealedGroup, a_collector
 from tests.support.wait import within
 from tests.support.world import World, a_world
+from zk_group.consumer.errors import SegmentError
+from zk_group.consumer.streaming.source.options import SourceConfig
+from zk_group.consumer.streaming.source.planner import BatchPlanner, Planner
+from zk_group.consumer.streaming.source.query_znode import PUBLISH_S, QueryRemoved, QueryRewound, QueryTakenOver
+from zk_group.consumer.streaming.source.rewind import CheckpointFiles, NotRewindable
+from zk_group.consumer.streaming.source.segment_index import LIST_AGAIN_S, SourceOffset
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.store import Create, SetData, Store
+from zk_group.coordinator.zk.update import READ_AGAIN_S
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR_EPOCH
+from zk_group.coordinator.zk.znodes.records import EpochRecord
+from zk_group.coordinator.zk.znodes.segments import SegmentsRecord
 
 SESSION_MS = 4000
 LONG_S = 8 * 86_400.0

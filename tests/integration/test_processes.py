@@ -11,12 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from consumer.config import ConsumerConfig, Subscription
-from consumer.consumer import Consumer
-from consumer.errors import CommitFailed, FencedInstanceId, GroupMaxSizeReached
-from consumer.logs.embedded.producer import Producer
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.segments import SegmentsRecord
 from tests.support.cli import run_json, run_ok
 from tests.support.hand_polled import Polling
 from tests.support.memlog import MemoryLog
@@ -25,6 +19,12 @@ from tests.support.proxy import Proxy
 from tests.support.wait import eventually
 from tests.support.world import World, parts
 from tests.unit.test_zk_paths import section
+from zk_group.consumer.config import ConsumerConfig, Subscription
+from zk_group.consumer.consumer import Consumer
+from zk_group.consumer.errors import CommitFailed, FencedInstanceId, GroupMaxSizeReached
+from zk_group.consumer.logs.embedded.producer import Producer
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.segments import SegmentsRecord
 
 PATHS = GroupPaths("g")
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from consumer.logs import open_log
-from consumer.logs.embedded.producer import Appender, stored_batches
 from tests.support.wait import eventually
+from zk_group.consumer.logs import open_log
+from zk_group.consumer.logs.embedded.producer import Appender, stored_batches
 
 ID = "0kqJ7XyNT_aWnRk5bWq8Zg"
 LARGE = 1 << 30
@@ -30,9 +30,9 @@ def values(log_dir: Path, partition: int) -> list[object]:
 
 ENDLESS = """
 import time
-from consumer.logs.embedded.producer import Appender
-from consumer.logs.embedded.log import Chain
-from consumer.logs.embedded.producer import stored_batches
+from zk_group.consumer.logs.embedded.producer import Appender
+from zk_group.consumer.logs.embedded.log import Chain
+from zk_group.consumer.logs.embedded.producer import stored_batches
 
 end = Chain.end
 
@@ -82,8 +82,8 @@ def test_producer_that_dies_over_the_link_wrote_all_or_nothing(tmp_path: Path, m
     code = f"""
 import os, signal
 from pathlib import Path
-from consumer.logs.embedded.producer import Appender
-from consumer.logs.embedded.producer import stored_batches
+from zk_group.consumer.logs.embedded.producer import Appender
+from zk_group.consumer.logs.embedded.producer import stored_batches
 link = os.link
 def die(source, target, **folders):
     if {moment!r} == "after":

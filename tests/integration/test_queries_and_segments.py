@@ -8,14 +8,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from consumer.logs.base import LOG_SCHEMA
-from coordinator.admin import segments
-from coordinator.admin.groups import Reading
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.store import SetData, Store
 from tests.support.cli import run
 from tests.support.sealed import SealedGroup, batches
 from tests.support.stores import Interrupted, Reads
+from zk_group.consumer.logs.base import LOG_SCHEMA
+from zk_group.coordinator.admin import segments
+from zk_group.coordinator.admin.groups import Reading
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.store import SetData, Store
 
 
 @pytest.fixture

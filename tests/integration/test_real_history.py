@@ -9,22 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from consumer.logs.embedded.producer import Producer
-from coordinator.zk.embedded.ensemble import Ensemble
-from coordinator.zk.errors import BadData, Refused
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Check, Create, Delete, SetData
-from coordinator.zk.znodes.paths import COORDINATOR
-from coordinator.zk.znodes.records import CoordinatorRecord
-from drills.checker.replay.history_files import Lines, merged
-from drills.checker.replay.txn_log import events_of, transactions
-from drills.evidence.measurements import measured
 from tests.support.cli import run_json, run_ok
 from tests.support.clients import fresh_chroot
 from tests.support.histories import HistoryOfTest, bounds
 from tests.support.processes import ProjectProcess, consumer_process, node_process
 from tests.support.wait import eventually
 from tests.support.world import World, a_world
+from zk_group.consumer.logs.embedded.producer import Producer
+from zk_group.coordinator.zk.embedded.ensemble import Ensemble
+from zk_group.coordinator.zk.errors import BadData, Refused
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.store import Check, Create, Delete, SetData
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR
+from zk_group.coordinator.zk.znodes.records import CoordinatorRecord
+from zk_group.drills.checker.replay.history_files import Lines, merged
+from zk_group.drills.checker.replay.txn_log import events_of, transactions
+from zk_group.drills.evidence.measurements import measured
 
 pytestmark = pytest.mark.full("processes, beside the same in virtual time")
 SESSION_S, TICK_S, SWEEP_S = 2.0, 0.2, 2.0

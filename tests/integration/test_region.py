@@ -10,25 +10,25 @@ from typing import Any
 
 import pytest
 
-from consumer.config import ConsumerConfig, Subscription
-from consumer.consumer import Consumer
-from consumer.logs.embedded.producer import Producer
-from consumer.membership import contributor
-from coordinator.term.metrics import CoordinatorMetrics
-from coordinator.zk.errors import Refused, UsageError
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.security.access import AUTH_VARIABLE, digest_identity
-from coordinator.zk.security.policy import AclPolicy
-from coordinator.zk.store import Create, SetData
-from coordinator.zk.wire import OPEN_ACL
-from coordinator.zk.znodes.paths import ACL_POLICY, REGIONS, GroupPaths
-from coordinator.zk.znodes.regions import Region, RegionRequest
 from tests.support.cli import run, run_json, run_ok
 from tests.support.client_side import Hooked, writes
 from tests.support.region import PATHS, CountingRegion, running
 from tests.support.stores import Reads, lost_reply
 from tests.support.wait import eventually
 from tests.support.world import SESSION_MS, World
+from zk_group.consumer.config import ConsumerConfig, Subscription
+from zk_group.consumer.consumer import Consumer
+from zk_group.consumer.logs.embedded.producer import Producer
+from zk_group.consumer.membership import contributor
+from zk_group.coordinator.term.metrics import CoordinatorMetrics
+from zk_group.coordinator.zk.errors import Refused, UsageError
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.security.access import AUTH_VARIABLE, digest_identity
+from zk_group.coordinator.zk.security.policy import AclPolicy
+from zk_group.coordinator.zk.store import Create, SetData
+from zk_group.coordinator.zk.wire import OPEN_ACL
+from zk_group.coordinator.zk.znodes.paths import ACL_POLICY, REGIONS, GroupPaths
+from zk_group.coordinator.zk.znodes.regions import Region, RegionRequest
 
 
 @pytest.mark.parametrize("has_own", [True, False], ids=["policy", "no policy of its own"])
@@ -132,7 +132,7 @@ def test_leaver_asks_again_after_an_aborted_checkpoint(r: CountingRegion, caplog
 def test_member_leaving_without_a_checkpoint_logs_since_when_state_is_dropped(
     r: CountingRegion, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("consumer.operator.region.SAVE_S", 0.5)
+    monkeypatch.setattr("zk_group.consumer.operator.region.SAVE_S", 0.5)
     one, two = r.starts("c1", "c2")
     sequence = r.checkpoint()
     two.has_finished = False

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from coordinator.zk.embedded.ensemble import Ensemble
-from coordinator.zk.store import Delete, Store
-from coordinator.zk.znodes.group_state import STABLE
-from coordinator.zk.znodes.records import DRAIN, START_FETCHER
-from coordinator.zk.znodes.regions import CHECKPOINT, MAX_CHECKPOINT_BYTES, RESET, RESETTING, RUNNING
 from tests.support.clients import fresh_chroot
 from tests.support.hand import Hand, ManualStage
 from tests.support.made_region import MadeMembers
 from tests.support.region import PATHS, contributions, region, requested
 from tests.support.stores import Reads
 from tests.support.world import World
+from zk_group.coordinator.zk.embedded.ensemble import Ensemble
+from zk_group.coordinator.zk.store import Delete, Store
+from zk_group.coordinator.zk.znodes.group_state import STABLE
+from zk_group.coordinator.zk.znodes.records import DRAIN, START_FETCHER
+from zk_group.coordinator.zk.znodes.regions import CHECKPOINT, MAX_CHECKPOINT_BYTES, RESET, RESETTING, RUNNING
 
 pytestmark = [
     pytest.mark.full("groups of the largest size"),

@@ -11,20 +11,6 @@ from typing import Any
 
 import pytest
 
-from consumer.config import ConsumerConfig
-from consumer.consumer import Callbacks
-from consumer.membership.call_guard import MemberContext
-from consumer.operator.region import RegionMember
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.security.policy import CREATE, READ, WORLD
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import AclEntry, Create, Delete
-from coordinator.zk.update import ensure
-from coordinator.zk.wire import OPEN_ACL
-from coordinator.zk.znodes.group_state import FAILED
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import Channel, OffsetRecord
-from coordinator.zk.znodes.regions import CHECKPOINT, COMPLETED, RESET, RegionRequest
 from tests.support.cli import run, run_json, run_ok
 from tests.support.made_group import MadeGroup
 from tests.support.parties import Parties, owned_by
@@ -32,6 +18,20 @@ from tests.support.region import PATHS, CountingRegion, running
 from tests.support.stores import Reads
 from tests.support.wait import eventually
 from tests.support.world import World
+from zk_group.consumer.config import ConsumerConfig
+from zk_group.consumer.consumer import Callbacks
+from zk_group.consumer.membership.call_guard import MemberContext
+from zk_group.consumer.operator.region import RegionMember
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.security.policy import CREATE, READ, WORLD
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.store import AclEntry, Create, Delete
+from zk_group.coordinator.zk.update import ensure
+from zk_group.coordinator.zk.wire import OPEN_ACL
+from zk_group.coordinator.zk.znodes.group_state import FAILED
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.records import Channel, OffsetRecord
+from zk_group.coordinator.zk.znodes.regions import CHECKPOINT, COMPLETED, RESET, RegionRequest
 
 
 def test_empty_group_removed_from_its_region_resumes_at_the_checkpoint_stateless(r: CountingRegion) -> None:
@@ -128,7 +128,7 @@ def test_region_that_is_not_writable_is_tried_again_later(r: CountingRegion, cap
     with closing(open_kazoo(r.zk, 10_000)) as mallory:
         mallory.set_acl(PATHS.root, (AclEntry(READ | CREATE, WORLD),))
 
-    with caplog.at_level(logging.INFO, "coordinator"):
+    with caplog.at_level(logging.INFO, "zk_group.coordinator"):
         r.asks("checkpoint")
         eventually(lambda: "region turn deferred" in caplog.text, 10, "it was tried")
         r.member("c2")  # a change of its group requests the region's turn, too

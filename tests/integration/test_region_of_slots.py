@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from consumer.logs.embedded.producer import Producer
-from consumer.streaming.fetchers.slot import Slot
-from coordinator.zk.store import SetData
-from coordinator.zk.znodes.paths import RegionPaths, checkpoint_number
-from coordinator.zk.znodes.regions import ABORTED, COMPLETED, Checkpoint, CheckpointEnd
-from coordinator.zk.znodes.segments import Segment, SegmentsRecord
 from tests.support.cli import run
 from tests.support.client_side import Hooked, ThreadGate, writes
 from tests.support.region import checkpoint, contributions, region, requested, running
 from tests.support.slots import PATHS, SlotBench, slots
 from tests.support.wait import FAR_OFF_MS, eventually
 from tests.support.world import World
+from zk_group.consumer.logs.embedded.producer import Producer
+from zk_group.consumer.streaming.fetchers.slot import Slot
+from zk_group.coordinator.zk.store import SetData
+from zk_group.coordinator.zk.znodes.paths import RegionPaths, checkpoint_number
+from zk_group.coordinator.zk.znodes.regions import ABORTED, COMPLETED, Checkpoint, CheckpointEnd
+from zk_group.coordinator.zk.znodes.segments import Segment, SegmentsRecord
 
 REGION = RegionPaths("r")
 SLOW = FAR_OFF_MS

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from consumer.errors import SegmentError
-from consumer.streaming.source.query_znode import QueryRewound, QueryTakenOver
-from consumer.streaming.source.rewind import PROVIDER, CheckpointFiles, NotRewindable, Rewinder, Rewound
-from consumer.streaming.source.segment_index import SourceOffset
-from coordinator.zk.errors import BadData, CoordinatorError, StoreError, UsageError
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.znodes.segments import Rewind
 from tests.support.clock import Ahead
 from tests.support.cuts import HandMadeRegion
 from tests.support.ran_query import Ran
 from tests.support.sealed import SealedGroup
 from tests.support.world import a_world
+from zk_group.consumer.errors import SegmentError
+from zk_group.consumer.streaming.source.query_znode import QueryRewound, QueryTakenOver
+from zk_group.consumer.streaming.source.rewind import PROVIDER, CheckpointFiles, NotRewindable, Rewinder, Rewound
+from zk_group.consumer.streaming.source.segment_index import SourceOffset
+from zk_group.coordinator.zk.errors import BadData, CoordinatorError, StoreError, UsageError
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.znodes.segments import Rewind
 
 
 @pytest.fixture

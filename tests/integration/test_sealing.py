@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from consumer.config import Subscription
-from consumer.sealing.segment_check import sweep
-from consumer.streaming.fetchers.config import SlotConfig, SlotSpec
-from consumer.streaming.fetchers.slot import Directions, PoolPost
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.store import SetData
-from coordinator.zk.znodes.records import Channel
-from coordinator.zk.znodes.segments import SegmentsRecord
 from tests.support.clock import Ahead
 from tests.support.proxy import Proxy
 from tests.support.sealed import SealedGroup
 from tests.support.slots import PATHS, SESSION_MS, Later, SlotBench, slots
 from tests.support.wait import eventually, within
 from tests.support.world import World
+from zk_group.consumer.config import Subscription
+from zk_group.consumer.sealing.segment_check import sweep
+from zk_group.consumer.streaming.fetchers.config import SlotConfig, SlotSpec
+from zk_group.consumer.streaming.fetchers.slot import Directions, PoolPost
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.session.kazoo_store import kazoo_factory
+from zk_group.coordinator.zk.store import SetData
+from zk_group.coordinator.zk.znodes.records import Channel
+from zk_group.coordinator.zk.znodes.segments import SegmentsRecord
 
 
 @pytest.fixture

@@ -18,28 +18,28 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from coordinator.admin.acl import apply, check, create_group
-from coordinator.cli.ensemble import ensemble as command
-from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig, Server
-from coordinator.zk.errors import AuthenticationFailed, UsageError, WriteDenied
-from coordinator.zk.security.access import ZooKeeperAccess, environment_of
-from coordinator.zk.security.policy import AclPolicy
-from coordinator.zk.session.kazoo_store import KazooStore, open_kazoo
-from coordinator.zk.store import Create, Delete
-from coordinator.zk.znodes.paths import Brokers, GroupPaths
-from drills.environments.base import ENFORCED_SASL
 from tests.support.processes import REPOSITORY, ProjectProcess, consumer_process, node_process
 from tests.support.secured import MadeCA, TlsProxy, change_configuration, flags, identities_of_session, printed_secrets
 from tests.support.wait import eventually
+from zk_group.coordinator.admin.acl import apply, check, create_group
+from zk_group.coordinator.cli.ensemble import ensemble as command
+from zk_group.coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig, Server
+from zk_group.coordinator.zk.errors import AuthenticationFailed, UsageError, WriteDenied
+from zk_group.coordinator.zk.security.access import ZooKeeperAccess, environment_of
+from zk_group.coordinator.zk.security.policy import AclPolicy
+from zk_group.coordinator.zk.session.kazoo_store import KazooStore, open_kazoo
+from zk_group.coordinator.zk.store import Create, Delete
+from zk_group.coordinator.zk.znodes.paths import Brokers, GroupPaths
+from zk_group.drills.environments.base import ENFORCED_SASL
 
 pytestmark = [
     pytest.mark.full("each refusal of servers"),
     pytest.mark.real_zookeeper("it is about TLS and credentials"),
 ]
 
-NODE = ["coordinator.cli", "run", "--node", "a"]
-CONSUMER = ["consumer.cli", "run", "--group", "g", "--topics", "t", "--log-dir", "/tmp"]
-STATUS = ["coordinator.cli", "status"]
+NODE = ["zk_group.coordinator.cli", "run", "--node", "a"]
+CONSUMER = ["zk_group.consumer.cli", "run", "--group", "g", "--topics", "t", "--log-dir", "/tmp"]
+STATUS = ["zk_group.coordinator.cli", "status"]
 CONNECT_TIMEOUT_S = 60.0
 AT_ONCE_S = 15.0
 """Far below the connect timeout, also on a busy machine."""
@@ -426,7 +426,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, st
     folder = tmp_path_factory.mktemp("ensemble")
     try:
         words = ["start", "--servers", "1", "--tls", "--auth", "--dir", str(folder)]
-        done = shell("", "coordinator.cli.ensemble", *words)
+        done = shell("", "zk_group.coordinator.cli.ensemble", *words)
         assert done.returncode == 0, done.stderr
         yield folder, done.stdout.splitlines()[0]
     finally:
@@ -437,12 +437,14 @@ def test_environment_makes_a_command_an_identity_and_has_no_secret(started: tupl
     folder, hosts = started
     shown = ensemble(folder, "env", "--as", "team-a")
 
-    done = shell(shown.stdout, "coordinator.cli", "topics", "create", "t", "--partitions", "1", "--zk", f"{hosts}/try")
+    done = shell(
+        shown.stdout, "zk_group.coordinator.cli", "topics", "create", "t", "--partitions", "1", "--zk", f"{hosts}/try"
+    )
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "# in ACLs: sasl:team-a" in shown.stdout
     assert printed_secrets(shown.output + done.stdout, folder) == []
-    without = shell("", "coordinator.cli", "status", "--zk", f"{hosts}/try")
+    without = shell("", "zk_group.coordinator.cli", "status", "--zk", f"{hosts}/try")
     assert (without.returncode, "it has TLS on this port: set zk_tls" in without.stderr) == (78, True)
 
 
@@ -450,9 +452,9 @@ def test_zookeepers_own_client_is_an_identity(started: tuple[Path, str]) -> None
     folder, _ = started
     words = ["zkcli", "--dir", str(folder), "--as", "team-b"]
 
-    made = shell("", "coordinator.cli.ensemble", *words, "create", "/of-team-b", "x", "auth::cdrwa")
+    made = shell("", "zk_group.coordinator.cli.ensemble", *words, "create", "/of-team-b", "x", "auth::cdrwa")
     assert made.returncode == 0, made.stderr
-    acl = shell("", "coordinator.cli.ensemble", *words, "getAcl", "/of-team-b")
+    acl = shell("", "zk_group.coordinator.cli.ensemble", *words, "getAcl", "/of-team-b")
 
     assert "'sasl,'team-b" in acl.stdout
 

@@ -14,14 +14,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from consumer.config import Subscription
-from consumer.errors import InconsistentGroupProtocol
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.store import Listing, Node, Watch
-from coordinator.zk.znodes.group_state import FAILED, MAX_MEMBER_STATE_BYTES, MAX_METADATA_BYTES
-from coordinator.zk.znodes.partitions import PartitionSet
-from coordinator.zk.znodes.records import Topic
 from tests.support.client_side import (
     PATHS,
     Fronts,
@@ -38,6 +30,14 @@ from tests.support.event_group import EventGroup
 from tests.support.stores import FrontStore
 from tests.support.wait import Waiting, eventually, within
 from tests.support.world import PollingConsumer, World, parts
+from zk_group.consumer.config import Subscription
+from zk_group.consumer.errors import InconsistentGroupProtocol
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.session.kazoo_store import kazoo_factory
+from zk_group.coordinator.zk.store import Listing, Node, Watch
+from zk_group.coordinator.zk.znodes.group_state import FAILED, MAX_MEMBER_STATE_BYTES, MAX_METADATA_BYTES
+from zk_group.coordinator.zk.znodes.partitions import PartitionSet
+from zk_group.coordinator.zk.znodes.records import Topic
 
 COOPERATIVE = "cooperative-sticky"
 protocols = pytest.mark.parametrize("like", ["range", COOPERATIVE])

@@ -12,12 +12,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from consumer.assignment.base import Assignment
-from coordinator.zk.errors import Refused, SessionLost
-from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.znodes.group_state import COMPLETING, FAILED, GroupState
-from coordinator.zk.znodes.paths import ask_name, ask_number
-from coordinator.zk.znodes.records import ASSIGN, ASSIGNMENT_FAILED, STOP_FETCHER, Command
 from tests.support.client_side import (
     PATHS,
     Fronts,
@@ -39,6 +33,12 @@ from tests.support.memlog import MemoryLog
 from tests.support.stores import nothing
 from tests.support.wait import eventually
 from tests.support.world import PollingConsumer, World, expire, parts
+from zk_group.consumer.assignment.base import Assignment
+from zk_group.coordinator.zk.errors import Refused, SessionLost
+from zk_group.coordinator.zk.session.kazoo_store import kazoo_factory
+from zk_group.coordinator.zk.znodes.group_state import COMPLETING, FAILED, GroupState
+from zk_group.coordinator.zk.znodes.paths import ask_name, ask_number
+from zk_group.coordinator.zk.znodes.records import ASSIGN, ASSIGNMENT_FAILED, STOP_FETCHER, Command
 
 ALL = parts("t", *range(6))
 EAGER, COOPERATIVE = "range", "cooperative-sticky"
@@ -55,13 +55,13 @@ def pair(hands: HandStage) -> HandStage:
 @pytest.fixture
 def step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a large group: each step of a turn is a commit of its own, and what is withdrawn goes before."""
-    monkeypatch.setattr("coordinator.rebalance.rebalancer.ROOM", 1)
+    monkeypatch.setattr("zk_group.coordinator.rebalance.rebalancer.ROOM", 1)
 
 
 @pytest.fixture
 def in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each entry of an answer is a commit of its own, as in a large group; the last goes with `answer`."""
-    monkeypatch.setattr("consumer.membership.client_assignment.ROOM", 1)
+    monkeypatch.setattr("zk_group.consumer.membership.client_assignment.ROOM", 1)
 
 
 def ends_well(hands: HandStage, ask: str) -> None:
@@ -493,7 +493,7 @@ def test_coordinator_failure_2_by_sigkill_before_the_leader_reads_keeps_the_ask(
 @pytest.fixture
 def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
     """The wait of a group with a lost state: the longest lease of any member."""
-    monkeypatch.setattr("coordinator.rebalance.group_reader.UNKNOWN_LEASE_MS", 600)
+    monkeypatch.setattr("zk_group.coordinator.rebalance.group_reader.UNKNOWN_LEASE_MS", 600)
 
 
 @pytest.mark.usefixtures("short_leases")

@@ -7,14 +7,14 @@ from contextlib import suppress
 
 import pytest
 
-from coordinator.assignors import Assignment, RangeAssignor, Subscriber
-from coordinator.zk.errors import IncarnationOver, RebalanceFailed
-from coordinator.zk.znodes.group_state import COMPLETING, EMPTY, FAILED, PREPARING, STABLE
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import UNKNOWN_MEMBER_ID, WHITE_LIST
 from tests.support.hand import Hand, ManualStage
 from tests.support.wait import eventually
 from tests.support.world import World, parts
+from zk_group.coordinator.assignors import Assignment, RangeAssignor, Subscriber
+from zk_group.coordinator.zk.errors import IncarnationOver, RebalanceFailed
+from zk_group.coordinator.zk.znodes.group_state import COMPLETING, EMPTY, FAILED, PREPARING, STABLE
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.records import UNKNOWN_MEMBER_ID, WHITE_LIST
 
 
 @pytest.fixture

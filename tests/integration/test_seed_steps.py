@@ -10,15 +10,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordinator.zk.update import ensure
-from coordinator.zk.znodes.group_state import EMPTY
-from coordinator.zk.znodes.paths import COORDINATOR, GroupPaths
-from coordinator.zk.znodes.records import BLACK_LIST, WHITE_LIST, CoordinatorRecord
 from tests.support.hand import ManualStage
 from tests.support.listening import Listening, listening_on
 from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
 from tests.support.world import World, expire, parts
+from zk_group.coordinator.zk.update import ensure
+from zk_group.coordinator.zk.znodes.group_state import EMPTY
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR, GroupPaths
+from zk_group.coordinator.zk.znodes.records import BLACK_LIST, WHITE_LIST, CoordinatorRecord
 
 
 @pytest.fixture

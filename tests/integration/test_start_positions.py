@@ -7,23 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from consumer.errors import NoOffsetForPartition
-from consumer.logs.base import OffsetOutOfRange
-from consumer.streaming.source.options import SourceConfig
-from consumer.streaming.source.planner import Planner
-from coordinator.admin.offsets import delete_offsets, write_offsets
-from coordinator.admin.reset_offsets import NewOffset, PartitionOffsets, Scope
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import BegunRecord, OffsetRecord
 from tests.support.hand_polled import HandPolled, Polling
 from tests.support.memlog import TimedLog
 from tests.support.processes import consumer_process
 from tests.support.slots import SlotBench
 from tests.support.wait import eventually
 from tests.support.world import SESSION_MS, World, parts
+from zk_group.consumer.errors import NoOffsetForPartition
+from zk_group.consumer.logs.base import OffsetOutOfRange
+from zk_group.consumer.streaming.source.options import SourceConfig
+from zk_group.consumer.streaming.source.planner import Planner
+from zk_group.coordinator.admin.offsets import delete_offsets, write_offsets
+from zk_group.coordinator.admin.reset_offsets import NewOffset, PartitionOffsets, Scope
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.session.kazoo_store import kazoo_factory
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.records import BegunRecord, OffsetRecord
 
 PATHS = GroupPaths("g")
 T0 = TopicPartition("t", 0)

@@ -14,21 +14,21 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from consumer.cli import main as consumer_main
-from consumer.logs import open_log
-from consumer.logs.embedded.producer import Producer
-from coordinator.admin.groups import Reading
-from coordinator.admin.topics import alter_topic, create_topic, delete_topic, list_topics
-from coordinator.zk.errors import UsageError
-from coordinator.zk.store import Create, Store
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import Brokers, GroupPaths
-from coordinator.zk.znodes.records import BLACK_LIST, WHITE_LIST, OffsetRecord, Topic
 from tests.support.cli import run_json
 from tests.support.memlog import MemoryLog
 from tests.support.stores import Interrupted, lost_reply
 from tests.support.wait import eventually
 from tests.support.world import World
+from zk_group.consumer.cli import main as consumer_main
+from zk_group.consumer.logs import open_log
+from zk_group.consumer.logs.embedded.producer import Producer
+from zk_group.coordinator.admin.groups import Reading
+from zk_group.coordinator.admin.topics import alter_topic, create_topic, delete_topic, list_topics
+from zk_group.coordinator.zk.errors import UsageError
+from zk_group.coordinator.zk.store import Create, Store
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import Brokers, GroupPaths
+from zk_group.coordinator.zk.znodes.records import BLACK_LIST, WHITE_LIST, OffsetRecord, Topic
 
 BROKERS = Brokers()
 LARGE = 1 << 30
@@ -193,7 +193,7 @@ def test_piped_input_is_written_while_the_pipe_is_open_and_ends_on_interrupt(zk:
     topic_id = created(zk, "flights", 1)
     log = open_log(str(tmp_path))
     (tmp_path / "flights" / topic_id).mkdir(parents=True)
-    command = [sys.executable, "-c", "from consumer.cli import main; main()", "produce", "flights"]
+    command = [sys.executable, "-c", "from zk_group.consumer.cli import main; main()", "produce", "flights"]
     env = {**os.environ, "ZK_GROUP_ZK": zk, "ZK_GROUP_LOG_DIR": str(tmp_path)}
     with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdin and process.stderr

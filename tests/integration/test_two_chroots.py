@@ -10,17 +10,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from consumer.config import Subscription
-from consumer.errors import DrainFailed, ForeignFolder
-from consumer.sealing.segment_check import sweep
-from consumer.sealing.segment_files import MARKER, chroot_of, claim
-from consumer.streaming.fetchers.config import SlotConfig, SlotSpec
-from consumer.streaming.fetchers.slot import Slot
-from coordinator.cli import main
-from coordinator.zk.embedded.ensemble import Ensemble
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.znodes.records import Channel
 from tests.support.clients import fresh_chroot
 from tests.support.memlog import MemoryLog
 from tests.support.region import PATHS, Counting, CountingRegion, RegionBench
@@ -28,6 +17,17 @@ from tests.support.sealed import SealedGroup
 from tests.support.slots import SESSION_MS, Later, SlotBench
 from tests.support.wait import eventually
 from tests.support.world import World, a_world
+from zk_group.consumer.config import Subscription
+from zk_group.consumer.errors import DrainFailed, ForeignFolder
+from zk_group.consumer.sealing.segment_check import sweep
+from zk_group.consumer.sealing.segment_files import MARKER, chroot_of, claim
+from zk_group.consumer.streaming.fetchers.config import SlotConfig, SlotSpec
+from zk_group.consumer.streaming.fetchers.slot import Slot
+from zk_group.coordinator.cli import main
+from zk_group.coordinator.zk.embedded.ensemble import Ensemble
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.session.kazoo_store import kazoo_factory
+from zk_group.coordinator.zk.znodes.records import Channel
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_slot_in_a_folder_of_another_chroot_is_no_member(worlds: list[World], be
 def test_slot_whose_folder_is_taken_stops(
     worlds: list[World], bench: SlotBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("consumer.sealing.segment_files.CLAIM_AGAIN_S", 0.0)
+    monkeypatch.setattr("zk_group.consumer.sealing.segment_files.CLAIM_AGAIN_S", 0.0)
     (first, second), root = worlds, tmp_path / "segments"
     (root / "g" / MARKER).unlink()
     claim(bench.folder, "g", chroot_of(second.store), "segments_dir")

@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from consumer.streaming.source.options import SourceConfig
-from consumer.streaming.source.planner import Planner
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.store import StoreFactory
-from coordinator.zk.znodes.group_state import STABLE
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.segments import SegmentsRecord
 from tests.support.hand import ManualStage
 from tests.support.memlog import MemoryLog, TimedLog
 from tests.support.next_release import RELEASES, NextRelease, as_next_release
 from tests.support.slots import SlotBench
 from tests.support.wait import eventually, within
 from tests.support.world import SESSION_MS, PollingConsumer, World, parts
+from zk_group.consumer.streaming.source.options import SourceConfig
+from zk_group.consumer.streaming.source.planner import Planner
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.session.kazoo_store import kazoo_factory
+from zk_group.coordinator.zk.store import StoreFactory
+from zk_group.coordinator.zk.znodes.group_state import STABLE
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.segments import SegmentsRecord
 
 PATHS = GroupPaths("g")
 EVERYTHING = parts("t", 0, 1, 2, 3)

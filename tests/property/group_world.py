@@ -12,34 +12,34 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from consumer.config import ConsumerConfig
-from consumer.errors import ChannelGone, FencedInstanceId
-from consumer.membership.call_guard import MemberContext
-from consumer.membership.channel import FencedChannel
-from consumer.membership.member import CommandDrain
-from consumer.membership.offsets import CommittedOffsets
-from consumer.membership.registration import register
-from consumer.metrics import unread
-from coordinator.assignors import Assignor
-from coordinator.planning.membership import GroupRules
-from coordinator.planning.plan import NO_RULES
-from coordinator.planning.snapshot import Snapshot
-from coordinator.rebalance.group_reader import GroupReader
-from coordinator.rebalance.observation import Memory, observe
-from coordinator.rebalance.rebalancer import Rebalancer, Turn
-from coordinator.term.metrics import CoordinatorMetrics
-from coordinator.zk.errors import BadData, EpochOver, IncarnationOver, Refused, SessionLost
-from coordinator.zk.lease import LEASE_SHARE
-from coordinator.zk.store import Operation, SetData
-from coordinator.zk.znodes.group_state import GroupState
-from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
-from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
-from coordinator.zk.znodes.records import Channel, EpochRecord, Registration, Topic, parsed_channel
 from tests.property.tree import MemoryTree, MemoryTreeStore
 from tests.support.memlog import from_the_beginning
 from tests.support.revoked import Revoked
 from tests.support.terms import a_term
 from tests.unit.manual import ManualRuntime
+from zk_group.consumer.config import ConsumerConfig
+from zk_group.consumer.errors import ChannelGone, FencedInstanceId
+from zk_group.consumer.membership.call_guard import MemberContext
+from zk_group.consumer.membership.channel import FencedChannel
+from zk_group.consumer.membership.member import CommandDrain
+from zk_group.consumer.membership.offsets import CommittedOffsets
+from zk_group.consumer.membership.registration import register
+from zk_group.consumer.metrics import unread
+from zk_group.coordinator.assignors import Assignor
+from zk_group.coordinator.planning.membership import GroupRules
+from zk_group.coordinator.planning.plan import NO_RULES
+from zk_group.coordinator.planning.snapshot import Snapshot
+from zk_group.coordinator.rebalance.group_reader import GroupReader
+from zk_group.coordinator.rebalance.observation import Memory, observe
+from zk_group.coordinator.rebalance.rebalancer import Rebalancer, Turn
+from zk_group.coordinator.term.metrics import CoordinatorMetrics
+from zk_group.coordinator.zk.errors import BadData, EpochOver, IncarnationOver, Refused, SessionLost
+from zk_group.coordinator.zk.lease import LEASE_SHARE
+from zk_group.coordinator.zk.store import Operation, SetData
+from zk_group.coordinator.zk.znodes.group_state import GroupState
+from zk_group.coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
+from zk_group.coordinator.zk.znodes.records import Channel, EpochRecord, Registration, Topic, parsed_channel
 
 GROUP = "g"
 PATHS = GroupPaths(GROUP)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.zk.security.policy import AclPolicy
-from coordinator.zk.znodes import group_state, records, regions, segments
-from coordinator.zk.znodes.partitions import Discontinuity, TopicPartition
-from coordinator.zk.znodes.paths import MAX_NAME
 from tests.property.effort import ANY, Draw
+from zk_group.coordinator.zk.security.policy import AclPolicy
+from zk_group.coordinator.zk.znodes import group_state, records, regions, segments
+from zk_group.coordinator.zk.znodes.partitions import Discontinuity, TopicPartition
+from zk_group.coordinator.zk.znodes.paths import MAX_NAME
 
 Build = Callable[[Draw], Any]
 

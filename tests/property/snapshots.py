@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.assignors import Assignor, RangeAssignor
-from coordinator.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
-from coordinator.planning.plan import plan
-from coordinator.planning.snapshot import (
+from tests.property.effort import Draw
+from tests.support.strategies import only
+from tests.support.turns import with_facts
+from zk_group.coordinator.assignors import Assignor, RangeAssignor
+from zk_group.coordinator.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
+from zk_group.coordinator.planning.plan import plan
+from zk_group.coordinator.planning.snapshot import (
     ChannelView,
     Compliance,
     CoordinatorFacts,
@@ -18,12 +21,17 @@ from coordinator.planning.snapshot import (
     SentCommand,
     Snapshot,
 )
-from coordinator.zk.znodes.group_state import GroupState, Mark, Rebalance, Target
-from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition, by_topic
-from coordinator.zk.znodes.records import NO_CHANNEL, START_FETCHER, STOP_FETCHER, Channel, Command, Registration, Topic
-from tests.property.effort import Draw
-from tests.support.strategies import only
-from tests.support.turns import with_facts
+from zk_group.coordinator.zk.znodes.group_state import GroupState, Mark, Rebalance, Target
+from zk_group.coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition, by_topic
+from zk_group.coordinator.zk.znodes.records import (
+    NO_CHANNEL,
+    START_FETCHER,
+    STOP_FETCHER,
+    Channel,
+    Command,
+    Registration,
+    Topic,
+)
 
 EPOCH, GENERATION = 5, 7
 CONSUMERS = ("a", "b", "c", "d")

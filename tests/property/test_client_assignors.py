@@ -13,23 +13,23 @@ from random import Random
 
 import pytest
 
-from consumer.assignment.adapter import CoordinatorStrategy
-from consumer.assignment.base import Assignment, Held
-from consumer.assignment.consumers import client_assignors
-from consumer.assignment.lag import LagAssignor
-from consumer.assignment.metadata import MAX_THREADS, ConsumerMetadata
-from coordinator import assignors
-from coordinator.assignors import Subscriber
-from coordinator.planning.snapshot import Snapshot
-from coordinator.planning.target import target_assignment
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import is_name
-from coordinator.zk.znodes.records import Registration, Topic
 from tests.property.effort import Draw, tried
 from tests.property.snapshots import turn
 from tests.property.test_strategies import Group, group
 from tests.unit.strategies import STRATEGIES
 from tests.unit.test_client_assignors import KnownOffsets, assigned_by, settled, subscribes
+from zk_group.consumer.assignment.adapter import CoordinatorStrategy
+from zk_group.consumer.assignment.base import Assignment, Held
+from zk_group.consumer.assignment.consumers import client_assignors
+from zk_group.consumer.assignment.lag import LagAssignor
+from zk_group.consumer.assignment.metadata import MAX_THREADS, ConsumerMetadata
+from zk_group.coordinator import assignors
+from zk_group.coordinator.assignors import Subscriber
+from zk_group.coordinator.planning.snapshot import Snapshot
+from zk_group.coordinator.planning.target import target_assignment
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import is_name
+from zk_group.coordinator.zk.znodes.records import Registration, Topic
 
 EVERY = client_assignors([])
 OWN = ("lag", "rack")

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from coordinator.assignors import Assignor
-from coordinator.planning.plan import plan
-from coordinator.zk.errors import Refused
-from coordinator.zk.store import Create, Delete, SetData
-from coordinator.zk.znodes.group_state import STABLE
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.records import Seat
 from tests.property.effort import Draw, tried
 from tests.property.group_world import PATHS, GroupWorld, MemberProcess
 from tests.property.snapshots import ASSIGNORS
+from zk_group.coordinator.assignors import Assignor
+from zk_group.coordinator.planning.plan import plan
+from zk_group.coordinator.zk.errors import Refused
+from zk_group.coordinator.zk.store import Create, Delete, SetData
+from zk_group.coordinator.zk.znodes.group_state import STABLE
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.records import Seat
 
 pytestmark = pytest.mark.long
 

@@ -10,12 +10,12 @@ from itertools import pairwise
 from random import Random
 from typing import NamedTuple
 
-from consumer.streaming.source.planner import at_cut, batch_end
-from consumer.streaming.source.segment_index import Sealed, SourceOffset, delivered, joined
-from coordinator.zk.znodes.cuts import Cut
-from coordinator.zk.znodes.partitions import LOST, RESET, Discontinuity, TopicPartition
-from coordinator.zk.znodes.segments import SealedRange, Segment
 from tests.property.effort import Draw, tried
+from zk_group.consumer.streaming.source.planner import at_cut, batch_end
+from zk_group.consumer.streaming.source.segment_index import Sealed, SourceOffset, delivered, joined
+from zk_group.coordinator.zk.znodes.cuts import Cut
+from zk_group.coordinator.zk.znodes.partitions import LOST, RESET, Discontinuity, TopicPartition
+from zk_group.coordinator.zk.znodes.segments import SealedRange, Segment
 
 IDS = ("one", "two")
 

@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from coordinator.planning.target import filters_of, threads_of
-from coordinator.zk.errors import BadData
-from coordinator.zk.znodes.group_state import CLIENT, GroupState
-from coordinator.zk.znodes.json_fields import MAX_ZNODE_BYTES
-from coordinator.zk.znodes.partitions import TopicPartition, partition_set, range_texts, united
-from coordinator.zk.znodes.records import Channel, Command, Registration, Topic
 from tests.property.effort import Draw, tried
 from tests.property.records import RECORDS, Build
 from tests.property.test_records import FLOATS, PARSERS, TEXTS, document, read
+from zk_group.coordinator.planning.target import filters_of, threads_of
+from zk_group.coordinator.zk.errors import BadData
+from zk_group.coordinator.zk.znodes.group_state import CLIENT, GroupState
+from zk_group.coordinator.zk.znodes.json_fields import MAX_ZNODE_BYTES
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition, partition_set, range_texts, united
+from zk_group.coordinator.zk.znodes.records import Channel, Command, Registration, Topic
 
 SECONDS, SECONDS_A_BYTE = 0.2, 5e-6
 """CPU time of reading one record: 30 ns a byte were measured, and this machine does other things as well."""

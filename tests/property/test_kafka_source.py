@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from consumer.logs.base import OffsetOutOfRange
-from coordinator.zk.znodes.partitions import TopicPartition
 from tests.property.effort import Draw, tried
 from tests.unit.kafka_schedules import Schedule
 from tests.unit.modelled_kafka import MB, Brokers, Reader, modelled_kafka
+from zk_group.consumer.logs.base import OffsetOutOfRange
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
 
 TOPICS = ("t", "u")
 PLACES = [f"{topic}-{number}" for topic in TOPICS for number in range(3)]

@@ -12,16 +12,16 @@ from random import Random
 
 import pytest
 
-from consumer.membership.registration import register
-from coordinator.assignors import Assignor, RangeAssignor
-from coordinator.assignors.sticky import CooperativeStickyAssignor
-from coordinator.zk.errors import BadData, Refused, StoreError
-from coordinator.zk.store import Create, Delete, Operation, SetData
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import Channel, OwnerRecord, Registration, parsed_channel
 from tests.property.group_world import GROUP, GroupWorld
 from tests.property.test_convergence import assert_everything_is_assigned, settle
+from zk_group.consumer.membership.registration import register
+from zk_group.coordinator.assignors import Assignor, RangeAssignor
+from zk_group.coordinator.assignors.sticky import CooperativeStickyAssignor
+from zk_group.coordinator.zk.errors import BadData, Refused, StoreError
+from zk_group.coordinator.zk.store import Create, Delete, Operation, SetData
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.records import Channel, OwnerRecord, Registration, parsed_channel
 
 pytestmark = pytest.mark.long
 

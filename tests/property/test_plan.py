@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
-from coordinator.assignors import Assignor
-from coordinator.planning.invariants import broken_invariants
-from coordinator.planning.plan import Plan, plan
-from coordinator.planning.report import HISTORY_KEPT
-from coordinator.planning.snapshot import Snapshot
-from coordinator.rebalance.observation import Memory, ReadTimes, observe, writing, written
-from coordinator.zk.znodes.group_state import EMPTY, STABLE, GroupState
-from coordinator.zk.znodes.partitions import TopicPartition
 from tests.property.effort import Draw, tried
 from tests.property.snapshots import GENERATION, turn
 from tests.support.strategies import only
 from tests.support.turns import with_facts
+from zk_group.coordinator.assignors import Assignor
+from zk_group.coordinator.planning.invariants import broken_invariants
+from zk_group.coordinator.planning.plan import Plan, plan
+from zk_group.coordinator.planning.report import HISTORY_KEPT
+from zk_group.coordinator.planning.snapshot import Snapshot
+from zk_group.coordinator.rebalance.observation import Memory, ReadTimes, observe, writing, written
+from zk_group.coordinator.zk.znodes.group_state import EMPTY, STABLE, GroupState
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from consumer.config import ConsumerConfig
-from consumer.fetching.poll_order import ORDERS, greedy, proportional
-from consumer.fetching.polling import Polling, fetcher_of
-from consumer.logs.base import Position
-from coordinator.zk.znodes.partitions import TopicPartition
 from tests.property.effort import Draw, tried
 from tests.support.memlog import SizedLog
 from tests.unit.manual import ManualRuntime
+from zk_group.consumer.config import ConsumerConfig
+from zk_group.consumer.fetching.poll_order import ORDERS, greedy, proportional
+from zk_group.consumer.fetching.polling import Polling, fetcher_of
+from zk_group.consumer.logs.base import Position
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
 
 PARTITIONS = [TopicPartition("t", number) for number in range(5)]
 

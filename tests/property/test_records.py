@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
-from consumer.assignment.metadata import ConsumerMetadata
-from coordinator.zk.errors import BadData, UsageError
-from coordinator.zk.znodes import ranges
-from coordinator.zk.znodes.partitions import (
+from tests.property.effort import ANY, Draw, tried
+from tests.property.records import RECORDS, Build, partitions
+from tests.support.next_release import as_next_release
+from zk_group.consumer.assignment.metadata import ConsumerMetadata
+from zk_group.coordinator.zk.errors import BadData, UsageError
+from zk_group.coordinator.zk.znodes import ranges
+from zk_group.coordinator.zk.znodes.partitions import (
     PartitionRanges,
     PartitionSet,
     by_topic,
@@ -22,11 +25,8 @@ from coordinator.zk.znodes.partitions import (
     topics_of,
     united,
 )
-from coordinator.zk.znodes.paths import MAX_NAME, checked_name, is_name, shown
-from coordinator.zk.znodes.records import Topic, parsed_channel
-from tests.property.effort import ANY, Draw, tried
-from tests.property.records import RECORDS, Build, partitions
-from tests.support.next_release import as_next_release
+from zk_group.coordinator.zk.znodes.paths import MAX_NAME, checked_name, is_name, shown
+from zk_group.coordinator.zk.znodes.records import Topic, parsed_channel
 
 PARSERS: dict[str, Callable[[bytes], Any]] = {
     kind: partial(type(build(Draw(0))).parse, "where") for kind, build in RECORDS.items()

@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 
-from coordinator.assignors import Assignment, Subscriber, assigned, checked
-from coordinator.zk.errors import RebalanceFailed
-from coordinator.zk.znodes.partitions import TopicPartition
 from tests.property.effort import Draw, tried
 from tests.unit.strategies import (
     STICKY,
@@ -25,6 +22,9 @@ from tests.unit.strategies import (
     parts,
     with_running,
 )
+from zk_group.coordinator.assignors import Assignment, Subscriber, assigned, checked
+from zk_group.coordinator.zk.errors import RebalanceFailed
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
 
 Topics = dict[str, Sequence[int]]
 Group = tuple[list[Subscriber], Topics]

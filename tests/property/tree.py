@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from coordinator.zk.errors import SessionLost
-from coordinator.zk.store import (
+from tests.simulation.znodes import ServerTree
+from zk_group.coordinator.zk.errors import SessionLost
+from zk_group.coordinator.zk.store import (
     MAX_COMMIT_BYTES,
     MAX_OPERATIONS,
     Create,
@@ -23,7 +24,6 @@ from coordinator.zk.store import (
     Watch,
     operation_bytes,
 )
-from tests.simulation.znodes import ServerTree
 
 
 def _nothing() -> None:

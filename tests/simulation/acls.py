@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from coordinator.zk.security.policy import WORLD
-from coordinator.zk.store import DENIED, Acl, AclEntry, Node, Stat
+from zk_group.coordinator.zk.security.policy import WORLD
+from zk_group.coordinator.zk.store import DENIED, Acl, AclEntry, Node, Stat
 
 REFUSED: Final = Node(DENIED, Stat(0, 0, 0, 0, 0, 0, 0))
 """What a store returns for a znode that may not be read."""

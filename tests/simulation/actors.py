@@ -9,30 +9,30 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from consumer.assignment.base import ClientAssignor
-from consumer.config import ConsumerConfig, Subscription
-from consumer.consumer import Callbacks, Consumer, Record
-from consumer.errors import AssignmentFailed, CommitFailed, DrainFailed, FencedInstanceId, SegmentError
-from consumer.metrics import ConsumerMetrics
-from consumer.sealing.segment_check import sweep
-from consumer.streaming.fetchers.config import SlotConfig, SlotSpec
-from consumer.streaming.fetchers.slot import PoolPost, Slot
-from consumer.streaming.source.data_source import records
-from consumer.streaming.source.options import SourceConfig
-from consumer.streaming.source.planner import Planner
-from consumer.streaming.source.query_znode import QueryRemoved, QueryTakenOver
-from consumer.streaming.source.segment_index import SourceOffset
-from coordinator.assignors import Assignor
-from coordinator.assignors.registry import BUILT_IN
-from coordinator.service import CoordinatorService
-from coordinator.term.config import CoordinatorConfig
-from coordinator.term.metrics import CoordinatorMetrics
-from coordinator.zk.errors import CoordinatorError, StoreError
-from coordinator.zk.runtime import Runtime
-from coordinator.zk.store import StoreFactory
-from coordinator.zk.znodes.partitions import TopicPartition
 from tests.simulation.assignors import Troubles
 from tests.simulation.parts import SharedDisk, SimLog, ranges_in
+from zk_group.consumer.assignment.base import ClientAssignor
+from zk_group.consumer.config import ConsumerConfig, Subscription
+from zk_group.consumer.consumer import Callbacks, Consumer, Record
+from zk_group.consumer.errors import AssignmentFailed, CommitFailed, DrainFailed, FencedInstanceId, SegmentError
+from zk_group.consumer.metrics import ConsumerMetrics
+from zk_group.consumer.sealing.segment_check import sweep
+from zk_group.consumer.streaming.fetchers.config import SlotConfig, SlotSpec
+from zk_group.consumer.streaming.fetchers.slot import PoolPost, Slot
+from zk_group.consumer.streaming.source.data_source import records
+from zk_group.consumer.streaming.source.options import SourceConfig
+from zk_group.consumer.streaming.source.planner import Planner
+from zk_group.consumer.streaming.source.query_znode import QueryRemoved, QueryTakenOver
+from zk_group.consumer.streaming.source.segment_index import SourceOffset
+from zk_group.coordinator.assignors import Assignor
+from zk_group.coordinator.assignors.registry import BUILT_IN
+from zk_group.coordinator.service import CoordinatorService
+from zk_group.coordinator.term.config import CoordinatorConfig
+from zk_group.coordinator.term.metrics import CoordinatorMetrics
+from zk_group.coordinator.zk.errors import CoordinatorError, StoreError
+from zk_group.coordinator.zk.runtime import Runtime
+from zk_group.coordinator.zk.store import StoreFactory
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
 
 POLL_MS = 500
 

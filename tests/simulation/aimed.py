@@ -6,8 +6,6 @@ have these beside them.
 
 from __future__ import annotations
 
-from coordinator.zk.store import Delete
-from coordinator.zk.znodes.paths import COORDINATOR, GROUPS, GroupPaths
 from tests.simulation.actors import ApplicationActor
 from tests.simulation.faults import consumer_joins, consumer_leaves, partitions_added, topic_comes
 from tests.simulation.moments import MOMENTS
@@ -28,6 +26,8 @@ from tests.simulation.watching import (
     session_of,
 )
 from tests.simulation.world import SimulatedLife
+from zk_group.coordinator.zk.store import Delete
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR, GROUPS, GroupPaths
 
 # ---- slow, and deaf
 

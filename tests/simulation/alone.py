@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from coordinator.zk.store import Node, SessionState, Store
 from tests.simulation.scheduler import Scheduler, SimulatedProcess
 from tests.simulation.servers import SimulatedServer
 from tests.simulation.store import SimStore
 from tests.simulation.zookeeper import SimulatedEnsemble
+from zk_group.coordinator.zk.store import Node, SessionState, Store
 
 T = TypeVar("T")
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING
 
-from consumer.assignment.adapter import CoordinatorStrategy
-from consumer.assignment.base import Assignment, ClientAssignor, Cluster
-from consumer.assignment.lag import LagAssignor
-from consumer.assignment.rack import RackAssignor
-from coordinator.assignors import Assignor
-from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from zk_group.consumer.assignment.adapter import CoordinatorStrategy
+from zk_group.consumer.assignment.base import Assignment, ClientAssignor, Cluster
+from zk_group.consumer.assignment.lag import LagAssignor
+from zk_group.consumer.assignment.rack import RackAssignor
+from zk_group.coordinator.assignors import Assignor
+from zk_group.coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 
 if TYPE_CHECKING:
     from tests.simulation.world import SimulatedWorld

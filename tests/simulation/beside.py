@@ -9,10 +9,6 @@ from __future__ import annotations
 
 import json
 
-from coordinator.zk.errors import BadData
-from coordinator.zk.store import Delete
-from coordinator.zk.znodes.paths import COORDINATOR, GROUPS, PAUSED, GroupPaths
-from coordinator.zk.znodes.records import OwnerRecord
 from tests.simulation.actors import QueryActor
 from tests.simulation.faults import consumer_joins
 from tests.simulation.links import LinkRequest
@@ -21,6 +17,10 @@ from tests.simulation.servers import SimulatedServer
 from tests.simulation.store import Loss, SimStore, is_commit, is_sync
 from tests.simulation.watching import SOON_S, Commit, World, consumer_of, group_of, is_command, kinds, on
 from tests.simulation.world import POOL_GROUP, STRATEGIES, SimulatedLife
+from zk_group.coordinator.zk.errors import BadData
+from zk_group.coordinator.zk.store import Delete
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR, GROUPS, PAUSED, GroupPaths
+from zk_group.coordinator.zk.znodes.records import OwnerRecord
 
 MEMBERS_SHARE = 0.8
 MOST_SYNCS = 3

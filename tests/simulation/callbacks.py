@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator.zk.store import Watch
 from tests.simulation.links import LIST, LinkRequest, leaves_watch
 from tests.simulation.scheduler import Scheduler, SimulatedProcess
 from tests.simulation.znodes import CHILDREN, DELETED, Event
+from zk_group.coordinator.zk.store import Watch
 
 
 @dataclass(eq=False)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from drills.checker import BROKEN, NOT_DECIDED, Verdict, Verdicts
+from zk_group.drills.checker import BROKEN, NOT_DECIDED, Verdict, Verdicts
 
 LEAST_RUNS = 100
 LEAST_SHARE = 0.03

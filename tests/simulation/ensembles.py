@@ -11,8 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Create, Node, SetData, Store
 from tests.simulation.alone import Alone, Heard
 from tests.simulation.quorum_links import LinkedEnsemble
 from tests.simulation.servers import SimulatedServer
@@ -20,6 +18,8 @@ from tests.simulation.store import SimStore
 from tests.simulation.twins import drain
 from tests.support.clients import fresh_chroot
 from tests.support.wait import eventually
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.store import Create, Node, SetData, Store
 
 TICK_S = 0.5
 SESSION_S = 10.0

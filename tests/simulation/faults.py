@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator.admin import control
-from coordinator.zk.store import Create, Delete, SetData
-from coordinator.zk.znodes.paths import COORDINATOR, GroupPaths
 from tests.simulation.actors import ApplicationActor
 from tests.simulation.store import SimStore
 from tests.simulation.watching import World, a_group, a_topic, kinds, on, one_of, session_of
 from tests.simulation.world import POOL_GROUP, SimulatedLife
+from zk_group.coordinator.admin import control
+from zk_group.coordinator.zk.store import Create, Delete, SetData
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR, GroupPaths
 
 STUCK_FOR_GOOD = 0.2
 ONLY_COMMITS = 0.7

@@ -11,17 +11,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from coordinator.admin.groups import Reading
-from coordinator.admin.offsets import OffsetReset, write_offsets
-from coordinator.admin.reset_offsets import ResetRequest
-from coordinator.admin.topics import usable_topics
-from coordinator.cli.groups import bounds_in
-from coordinator.zk.store import SetData, Store
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import OffsetRecord, Topic
 from tests.simulation.actors import POINTS, QueryActor, SlotTask
 from tests.simulation.watching import Commit, World, kinds, on
 from tests.simulation.world import BROKERS, POOL_GROUP, SimulatedLife
+from zk_group.coordinator.admin.groups import Reading
+from zk_group.coordinator.admin.offsets import OffsetReset, write_offsets
+from zk_group.coordinator.admin.reset_offsets import ResetRequest
+from zk_group.coordinator.admin.topics import usable_topics
+from zk_group.coordinator.cli.groups import bounds_in
+from zk_group.coordinator.zk.store import SetData, Store
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.records import OffsetRecord, Topic
 
 WITHOUT_MERCY = 0.2
 """So many of the pools that stop are killed: their sessions have to expire."""

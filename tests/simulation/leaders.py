@@ -12,13 +12,13 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from coordinator.zk.store import Create, Delete, SetData
-from coordinator.zk.znodes.paths import COORDINATOR, GroupPaths, ask_number
 from tests.simulation.actors import ApplicationActor
 from tests.simulation.assignors import LIES, MIXED, SIDES
 from tests.simulation.faults import NONSENSE
 from tests.simulation.watching import Commit, World, group_of, kinds, on
 from tests.simulation.world import SimulatedLife
+from zk_group.coordinator.zk.store import Create, Delete, SetData
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR, GroupPaths, ask_number
 
 BROKEN_FOR_GOOD = 0.15
 

@@ -7,15 +7,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 
-from coordinator.zk.errors import CoordinatorError
-from coordinator.zk.runtime import Runtime
-from coordinator.zk.store import StoreFactory
-from coordinator.zk.znodes.paths import GROUPS
-from drills.base.settings import LIES
-from drills.workloads.lying_member import LyingMember, lie_until
 from tests.simulation.actors import Actor
 from tests.simulation.faults import FAULTS
 from tests.simulation.watching import Fault, World
+from zk_group.coordinator.zk.errors import CoordinatorError
+from zk_group.coordinator.zk.runtime import Runtime
+from zk_group.coordinator.zk.store import StoreFactory
+from zk_group.coordinator.zk.znodes.paths import GROUPS
+from zk_group.drills.base.settings import LIES
+from zk_group.drills.workloads.lying_member import LyingMember, lie_until
 
 COMES_BACK_S = 1.0
 STUCK_S = 0.5

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from coordinator.zk.store import Listing, Node, Watch
 from tests.simulation.acls import REFUSED
 from tests.simulation.latency import WIDE, WideLatency
 from tests.simulation.scheduler import Thread
 from tests.simulation.znodes import Event
+from zk_group.coordinator.zk.store import Listing, Node, Watch
 
 if TYPE_CHECKING:
     from tests.simulation.servers import SimulatedServer

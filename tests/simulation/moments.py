@@ -5,10 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from coordinator.zk.lease import LEASE_SHARE
-from coordinator.zk.store import Create, Delete, Operation
-from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GROUPS, GroupPaths
-from coordinator.zk.znodes.records import OwnerRecord
 from tests.simulation.actors import ApplicationActor
 from tests.simulation.faults import SLOW_DISKS
 from tests.simulation.scheduler import SimulatedProcess
@@ -26,6 +22,10 @@ from tests.simulation.watching import (
     session_of,
 )
 from tests.simulation.world import SimulatedLife
+from zk_group.coordinator.zk.lease import LEASE_SHARE
+from zk_group.coordinator.zk.store import Create, Delete, Operation
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GROUPS, GroupPaths
+from zk_group.coordinator.zk.znodes.records import OwnerRecord
 
 # ---- hands at the fences
 

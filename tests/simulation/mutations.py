@@ -11,21 +11,21 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-import consumer.membership.member
-import consumer.membership.offsets
-import consumer.membership.registration
-import coordinator.rebalance.rebalancer
-from consumer.membership.claims import chunks
+import zk_group.consumer.membership.member
+import zk_group.consumer.membership.offsets
+import zk_group.consumer.membership.registration
+import zk_group.coordinator.rebalance.rebalancer
 from tests.simulation.edits import parsed
 from tests.simulation.mutation import Mutation, constant
+from zk_group.consumer.membership.claims import chunks
 
 _BLOCKS = {
     "steps are small": (
-        constant(consumer.membership.member, "chunks", partial(chunks, size=1)),
-        constant(consumer.membership.offsets, "PARTITIONS_A_STEP", 2),
-        constant(coordinator.rebalance.rebalancer, "PARTITIONS_A_STEP", 2),
+        constant(zk_group.consumer.membership.member, "chunks", partial(chunks, size=1)),
+        constant(zk_group.consumer.membership.offsets, "PARTITIONS_A_STEP", 2),
+        constant(zk_group.coordinator.rebalance.rebalancer, "PARTITIONS_A_STEP", 2),
     ),
-    "take-overs are small": (constant(consumer.membership.registration, "PARTITIONS_A_STEP", 2),),
+    "take-overs are small": (constant(zk_group.consumer.membership.registration, "PARTITIONS_A_STEP", 2),),
 }
 """What would hide a mutation, and is no edit: a command over two partitions is a large one."""
 

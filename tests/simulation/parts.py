@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from consumer.logs.base import (
+from tests.simulation.scheduler import STARTED_MS, Scheduler
+from zk_group.consumer.logs.base import (
     LOG_SCHEMA,
     Fetched,
     LogError,
@@ -19,9 +20,8 @@ from consumer.logs.base import (
     PullLog,
     UnknownTopic,
 )
-from consumer.logs.checked_file import CheckedFile
-from consumer.sealing.segment_files import FoundFile, SegmentFolder
-from tests.simulation.scheduler import STARTED_MS, Scheduler
+from zk_group.consumer.logs.checked_file import CheckedFile
+from zk_group.consumer.sealing.segment_files import FoundFile, SegmentFolder
 
 PIECE = 1024
 MOST_AT_ONCE = 200

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from coordinator.zk.embedded.directory import HOST, EnsembleError, read_state, wait_until
-from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
+from zk_group.coordinator.zk.embedded.directory import HOST, EnsembleError, read_state, wait_until
+from zk_group.coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 
 SYNC_LIMIT_S = 10.0
 """So long a server waits for the others to say something before it gives them up."""

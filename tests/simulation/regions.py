@@ -10,10 +10,16 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.admin.regions import request
-from coordinator.zk.store import Create, SetData
-from coordinator.zk.znodes.paths import RegionPaths, checkpoint_number
-from coordinator.zk.znodes.regions import (
+from tests.simulation.faults import NONSENSE
+from tests.simulation.leaders import coordinator_ends_behind
+from tests.simulation.stateful import Stateful
+from tests.simulation.store import SimStore
+from tests.simulation.watching import Commit, World, consumer_of, kinds, on
+from tests.simulation.world import REGION, SimulatedLife
+from zk_group.coordinator.admin.regions import request
+from zk_group.coordinator.zk.store import Create, SetData
+from zk_group.coordinator.zk.znodes.paths import RegionPaths, checkpoint_number
+from zk_group.coordinator.zk.znodes.regions import (
     CHECKPOINT,
     COMPLETED,
     ENDS,
@@ -24,12 +30,6 @@ from coordinator.zk.znodes.regions import (
     Region,
     RegionRequest,
 )
-from tests.simulation.faults import NONSENSE
-from tests.simulation.leaders import coordinator_ends_behind
-from tests.simulation.stateful import Stateful
-from tests.simulation.store import SimStore
-from tests.simulation.watching import Commit, World, consumer_of, kinds, on
-from tests.simulation.world import REGION, SimulatedLife
 
 PATHS = RegionPaths(REGION)
 Operation = dict[str, Any]

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from drills.checker import Verdicts, check
 from tests.simulation.aimed import AIMED
 from tests.simulation.beside import BESIDE, OF_WORLDS, favour_cooperation
 from tests.simulation.faults import FAULTS
@@ -25,6 +24,7 @@ from tests.simulation.scheduler import SimulationFailure
 from tests.simulation.tuning import bounds, tuned
 from tests.simulation.watching import World
 from tests.simulation.world import PLAN_REFUSED, Alarm
+from zk_group.drills.checker import Verdicts, check
 
 FIRST_FAULT_S = 4.0
 STEP_S = 0.01

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, TypeVar
 
-from coordinator.zk.runtime import Condition, Event, Queue, Runtime, Task
 from tests.simulation.scheduler import LONGEST_FOR_A_LOCK_S, Scheduler, SimulatedProcess, SimulationFailure, Thread
+from zk_group.coordinator.zk.runtime import Condition, Event, Queue, Runtime, Task
 
 T = TypeVar("T")
 

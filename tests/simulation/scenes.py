@@ -6,8 +6,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 
-from coordinator.zk.store import Create, Delete
-from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, PAUSED, GroupPaths
 from tests.simulation.actors import ApplicationActor
 from tests.simulation.links import LinkRequest
 from tests.simulation.scheduler import SimulatedProcess
@@ -25,6 +23,8 @@ from tests.simulation.watching import (
     paths_of,
 )
 from tests.simulation.world import POOL_GROUP, SimulatedLife
+from zk_group.coordinator.zk.store import Create, Delete
+from zk_group.coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, PAUSED, GroupPaths
 
 # ---- coordinators
 

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from consumer.consumer import Consumer, Record
-from consumer.operator.states import State
-from coordinator.zk.errors import CoordinatorError
-from coordinator.zk.runtime import Runtime
-from coordinator.zk.store import StoreFactory
-from coordinator.zk.znodes.partitions import TopicPartition
-from drills.workloads.application import Sketching
 from tests.simulation.actors import ApplicationActor
+from zk_group.consumer.consumer import Consumer, Record
+from zk_group.consumer.operator.states import State
+from zk_group.coordinator.zk.errors import CoordinatorError
+from zk_group.coordinator.zk.runtime import Runtime
+from zk_group.coordinator.zk.store import StoreFactory
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.drills.workloads.application import Sketching
 
 
 @dataclass

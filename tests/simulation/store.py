@@ -6,7 +6,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from coordinator.zk.errors import (
+from tests.simulation.acls import SetAcl
+from tests.simulation.callbacks import CallbackThread, Watches
+from tests.simulation.connecting import Connector
+from tests.simulation.links import ACLS, CLOSE, COMMIT, EXISTS, GET, LIST, READ, SYNC, LinkRequest, SimulatedLink
+from tests.simulation.scheduler import SimulatedProcess, Thread
+from tests.simulation.servers import SimulatedServer
+from tests.simulation.sessions import SimulatedSession
+from tests.simulation.znodes import INVALID_ACL, Event
+from zk_group.coordinator.zk.errors import (
     ConnectionLost,
     OutcomeUnknown,
     Refused,
@@ -17,8 +25,8 @@ from coordinator.zk.errors import (
     WriteDenied,
     ZooKeeperUnreachable,
 )
-from coordinator.zk.security.policy import AclSource
-from coordinator.zk.store import (
+from zk_group.coordinator.zk.security.policy import AclSource
+from zk_group.coordinator.zk.store import (
     Acl,
     AclStore,
     Listing,
@@ -29,15 +37,7 @@ from coordinator.zk.store import (
     Watch,
     operation_bytes,
 )
-from coordinator.zk.wire import MOST_PATHS
-from tests.simulation.acls import SetAcl
-from tests.simulation.callbacks import CallbackThread, Watches
-from tests.simulation.connecting import Connector
-from tests.simulation.links import ACLS, CLOSE, COMMIT, EXISTS, GET, LIST, READ, SYNC, LinkRequest, SimulatedLink
-from tests.simulation.scheduler import SimulatedProcess, Thread
-from tests.simulation.servers import SimulatedServer
-from tests.simulation.sessions import SimulatedSession
-from tests.simulation.znodes import INVALID_ACL, Event
+from zk_group.coordinator.zk.wire import MOST_PATHS
 
 if TYPE_CHECKING:
     from tests.simulation.zookeeper import SimulatedEnsemble

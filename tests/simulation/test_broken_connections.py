@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 import pytest
 from kazoo.client import KazooClient
 
-from coordinator.zk.errors import ConnectionLost, OutcomeUnknown, SessionLost, TooLarge
-from coordinator.zk.store import Create, Delete, SetData
-from drills.faults.proxy import MULTI
 from tests.simulation.alone import Alone
 from tests.simulation.ensembles import ModelledClient, RealClient
 from tests.support.proxy import Proxy
 from tests.support.wait import eventually
+from zk_group.coordinator.zk.errors import ConnectionLost, OutcomeUnknown, SessionLost, TooLarge
+from zk_group.coordinator.zk.store import Create, Delete, SetData
+from zk_group.drills.faults.proxy import MULTI
 
 SESSION_S = 2.0
 LONGEST_S = 10.0

@@ -7,10 +7,10 @@ from functools import partial
 
 import pytest
 
-from coordinator.zk.errors import ConnectionLost, OutcomeUnknown, SessionLost
-from coordinator.zk.store import Create, Node, SetData
 from tests.simulation.ensembles import ModelledServers, RealServers, Servers
 from tests.simulation.quorum_links import LinkedEnsemble, linked_ensemble
+from zk_group.coordinator.zk.errors import ConnectionLost, OutcomeUnknown, SessionLost
+from zk_group.coordinator.zk.store import Create, Node, SetData
 
 MODELLED = ["modelled-1", "modelled-2", "modelled-3", "modelled-4"]
 SHORT_S = 3.0

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.zk.znodes.ranges import Ranges
 from tests.simulation.edits import edited, parsed
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.rare_worlds import WORLDS
 from tests.simulation.search import found_by, found_in_its_world, last_found, order
+from zk_group.coordinator.zk.znodes.ranges import Ranges
 
 LEAST = 60
 """Of all that `scripts/simulate --mutations` tries, so many and more are found; it names the others, and fails."""

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.zk.store import SetData
-from coordinator.zk.znodes.paths import GroupPaths
 from tests.simulation.actors import ApplicationActor
 from tests.simulation.faults import query_from_old_checkpoint
 from tests.simulation.profile import CALM
 from tests.simulation.run import Outcome, simulate
 from tests.simulation.watching import World
 from tests.simulation.world import SimulatedLife, SimulatedWorld
+from zk_group.coordinator.zk.store import SetData
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
 
 APPLICATIONS = replace(CALM, name="applications", slots=0, tick_s=0.5, poll_intervals_ms=(5000, 8000), regions=0.0)
 STEP_S = 0.001

@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from consumer.sealing import segment_check
-from consumer.streaming.fetchers import slot
-from coordinator.rebalance import group_reader
-from drills.checker import BROKEN, NOT_DECIDED, Verdict, Verdicts, check_files
 from tests.simulation.__main__ import RunResult, run_one
 from tests.simulation.decided import PURPOSES, Decisions, reasons
 from tests.simulation.profile import CALM, PROFILES, STORM, Profile, profile_of
 from tests.simulation.run import ALL_FAULTS, history_text, simulate, without_garbage_collection
 from tests.simulation.world import SimulatedWorld
 from tests.support.ci import number_of_commit
+from zk_group.consumer.sealing import segment_check
+from zk_group.consumer.streaming.fetchers import slot
+from zk_group.coordinator.rebalance import group_reader
+from zk_group.drills.checker import BROKEN, NOT_DECIDED, Verdict, Verdicts, check_files
 
 FEW, MANY = 120, 240
 """Bounded sets over all profiles, one after the other; `scripts/simulate` runs as many as one likes."""
@@ -205,7 +205,7 @@ def test_unexpected_error_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None
     def broken(*_: object) -> None:
         raise ZeroDivisionError("somebody's mistake")
 
-    monkeypatch.setattr("coordinator.retention.leftovers.Collector.collect", broken)
+    monkeypatch.setattr("zk_group.coordinator.retention.leftovers.Collector.collect", broken)
 
     outcome = simulate(1, STORM)
 

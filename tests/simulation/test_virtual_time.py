@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 import pytest
 
-from coordinator.zk.errors import ZooKeeperUnreachable
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Create
 from tests.support.virtual_time import HOSTS, VirtualTime
 from tests.support.wait import eventually
+from zk_group.coordinator.zk.errors import ZooKeeperUnreachable
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.store import Create
 
 
 def ten_minutes() -> None:

@@ -11,13 +11,13 @@ from statistics import mean, median
 
 import pytest
 
-from coordinator.zk.errors import ConnectionLost, OutcomeUnknown, Refused, SessionLost, ZooKeeperUnreachable
-from coordinator.zk.store import Create, Delete, Node, SetData
 from tests.simulation.alone import Alone, Heard, alone
 from tests.simulation.latency import WIDE, WideLatency
 from tests.simulation.links import COMMIT, LinkRequest
 from tests.simulation.store import Loss, SimStore, is_commit, is_sync
 from tests.simulation.znodes import Event, Znode
+from zk_group.coordinator.zk.errors import ConnectionLost, OutcomeUnknown, Refused, SessionLost, ZooKeeperUnreachable
+from zk_group.coordinator.zk.store import Create, Delete, Node, SetData
 
 SEEDS = range(1, 13)
 TICK_S = 2.0

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from coordinator.zk.errors import OutcomeUnknown, SessionLost, StoreError, ZooKeeperUnreachable
-from coordinator.zk.store import Create, SetData
 from tests.property.effort import effort
 from tests.simulation.alone import Alone
 from tests.simulation.links import LinkRequest
 from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.store import SimStore
+from zk_group.coordinator.zk.errors import OutcomeUnknown, SessionLost, StoreError, ZooKeeperUnreachable
+from zk_group.coordinator.zk.store import Create, SetData
 
 CLIENTS = 5
 LASTS_S = 40.0

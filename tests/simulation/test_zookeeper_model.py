@@ -17,13 +17,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from coordinator.zk.security.access import ZooKeeperAccess, digest_identity
-from coordinator.zk.security.policy import ALL, WORLD
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Acl, AclEntry, AclStore, Check, Create, Delete, Operation, SetData, Watch
 from tests.property.effort import effort
 from tests.simulation.alone import Alone, alone
 from tests.simulation.twins import Twin, Twins
+from zk_group.coordinator.zk.security.access import ZooKeeperAccess, digest_identity
+from zk_group.coordinator.zk.security.policy import ALL, WORLD
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.store import Acl, AclEntry, AclStore, Check, Create, Delete, Operation, SetData, Watch
 
 SESSION_MS = 10_000
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]

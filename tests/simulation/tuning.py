@@ -8,32 +8,32 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from unittest.mock import patch
 
-import consumer.consumer
-import consumer.fetching.polling
-import consumer.membership.client_assignment
-import consumer.membership.contributor
-import consumer.membership.member
-import consumer.membership.offsets
-import consumer.membership.registration
-import consumer.operator.region
-import consumer.operator.states
-import consumer.sealing.segment_check
-import consumer.streaming.fetchers.slot
-import consumer.streaming.source.data_source
-import coordinator.planning.asking
-import coordinator.planning.regional
-import coordinator.rebalance.group_reader
-import coordinator.rebalance.rebalancer
-import coordinator.term.elector
-import coordinator.zk.update
-from consumer.membership.claims import chunks
-from consumer.membership.registration import Keeper
-from coordinator.service import Coordinator
-from coordinator.zk.lease import LEASE_SHARE
+import zk_group.consumer.consumer
+import zk_group.consumer.fetching.polling
+import zk_group.consumer.membership.client_assignment
+import zk_group.consumer.membership.contributor
+import zk_group.consumer.membership.member
+import zk_group.consumer.membership.offsets
+import zk_group.consumer.membership.registration
+import zk_group.consumer.operator.region
+import zk_group.consumer.operator.states
+import zk_group.consumer.sealing.segment_check
+import zk_group.consumer.streaming.fetchers.slot
+import zk_group.consumer.streaming.source.data_source
+import zk_group.coordinator.planning.asking
+import zk_group.coordinator.planning.regional
+import zk_group.coordinator.rebalance.group_reader
+import zk_group.coordinator.rebalance.rebalancer
+import zk_group.coordinator.term.elector
+import zk_group.coordinator.zk.update
 from tests.simulation.latency import WIDE
 from tests.simulation.parts import SharedDisk
 from tests.simulation.profile import Profile
 from tests.simulation.world import CHECKPOINT_INTERVAL_MS, DRAIN_TIMEOUT_MS
+from zk_group.consumer.membership.claims import chunks
+from zk_group.consumer.membership.registration import Keeper
+from zk_group.coordinator.service import Coordinator
+from zk_group.coordinator.zk.lease import LEASE_SHARE
 
 LOOKS_S = 0.3
 """Fetchers look for data three times a second; the product's fifty cost half of a run, and find no more."""
@@ -81,35 +81,35 @@ def tuned(profile: Profile, disk: SharedDisk) -> Iterator[None]:
     :param disk: where states of applications go that are large.
     """
     changes: list[AbstractContextManager[object]] = [
-        patch.object(consumer.streaming.fetchers.slot, "LOOK_FOR_DATA_S", LOOKS_S),
-        patch.object(consumer.consumer, "LOOK_FOR_DATA_S", LOOKS_S),
-        patch.object(consumer.fetching.polling, "LOOK_FOR_DATA_S", LOOKS_S),
-        patch.object(consumer.sealing.segment_check, "ORPHAN_AFTER_S", ORPHAN_AFTER_S),
-        patch.object(coordinator.rebalance.group_reader, "UNKNOWN_LEASE_MS", UNKNOWN_LEASE_MS),
-        patch.object(coordinator.planning.asking, "LONGEST_BACKOFF_S", LONGEST_BACKOFF_S),
-        patch.object(consumer.membership.client_assignment, "ROOM", ROOM),
-        patch.object(consumer.operator.states, "SegmentFolder", lambda url: disk),
-        patch.object(consumer.operator.region, "YOUNG_S", YOUNG_S),
-        patch.object(consumer.streaming.source.data_source, "SegmentFolder", lambda url: disk),
-        patch.object(consumer.streaming.source.data_source, "spare_modules", lambda: None),
-        patch.object(coordinator.planning.regional, "LONGEST_HOLD_S", LONGEST_HOLD_S),
+        patch.object(zk_group.consumer.streaming.fetchers.slot, "LOOK_FOR_DATA_S", LOOKS_S),
+        patch.object(zk_group.consumer.consumer, "LOOK_FOR_DATA_S", LOOKS_S),
+        patch.object(zk_group.consumer.fetching.polling, "LOOK_FOR_DATA_S", LOOKS_S),
+        patch.object(zk_group.consumer.sealing.segment_check, "ORPHAN_AFTER_S", ORPHAN_AFTER_S),
+        patch.object(zk_group.coordinator.rebalance.group_reader, "UNKNOWN_LEASE_MS", UNKNOWN_LEASE_MS),
+        patch.object(zk_group.coordinator.planning.asking, "LONGEST_BACKOFF_S", LONGEST_BACKOFF_S),
+        patch.object(zk_group.consumer.membership.client_assignment, "ROOM", ROOM),
+        patch.object(zk_group.consumer.operator.states, "SegmentFolder", lambda url: disk),
+        patch.object(zk_group.consumer.operator.region, "YOUNG_S", YOUNG_S),
+        patch.object(zk_group.consumer.streaming.source.data_source, "SegmentFolder", lambda url: disk),
+        patch.object(zk_group.consumer.streaming.source.data_source, "spare_modules", lambda: None),
+        patch.object(zk_group.coordinator.planning.regional, "LONGEST_HOLD_S", LONGEST_HOLD_S),
         patch.object(socket, "gethostname", lambda: "host"),
     ]
     if not profile.sweeps:
         changes += [
             patch.object(Coordinator, "_sweep", _collects_only),
             patch.object(Keeper, "_look_again", lambda self, store: None),
-            patch.object(coordinator.term.elector, "_LOOK_AGAIN_S", NEVER_S),
-            patch.object(coordinator.zk.update, "READ_AGAIN_S", NEVER_S),
-            patch.object(consumer.membership.contributor, "LOOK_AGAIN_S", NEVER_S),
+            patch.object(zk_group.coordinator.term.elector, "_LOOK_AGAIN_S", NEVER_S),
+            patch.object(zk_group.coordinator.zk.update, "READ_AGAIN_S", NEVER_S),
+            patch.object(zk_group.consumer.membership.contributor, "LOOK_AGAIN_S", NEVER_S),
         ]
     if profile.steps:
         size = profile.steps
         changes += [
-            patch.object(consumer.membership.member, "chunks", partial(chunks, size=size)),
-            patch.object(consumer.membership.offsets, "PARTITIONS_A_STEP", 2 * size),
-            patch.object(consumer.membership.registration, "PARTITIONS_A_STEP", 2 * size),
-            patch.object(coordinator.rebalance.rebalancer, "PARTITIONS_A_STEP", 2 * size),
+            patch.object(zk_group.consumer.membership.member, "chunks", partial(chunks, size=size)),
+            patch.object(zk_group.consumer.membership.offsets, "PARTITIONS_A_STEP", 2 * size),
+            patch.object(zk_group.consumer.membership.registration, "PARTITIONS_A_STEP", 2 * size),
+            patch.object(zk_group.coordinator.rebalance.rebalancer, "PARTITIONS_A_STEP", 2 * size),
         ]
     with ExitStack() as stack:
         for change in changes:

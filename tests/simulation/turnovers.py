@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from coordinator.zk.store import Delete
-from coordinator.zk.znodes.paths import COORDINATOR, GROUPS, GroupPaths
 from tests.simulation.actors import ApplicationActor
 from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.store import SimStore
 from tests.simulation.watching import Commit, World, consumer_of, is_command, kinds
 from tests.simulation.world import SimulatedLife
+from zk_group.coordinator.zk.store import Delete
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR, GROUPS, GroupPaths
 
 _BESIDE_S = (0.0, 0.002, 0.05)
 """So much later, at most, comes what comes at once."""

@@ -6,11 +6,11 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.zk.errors import CoordinatorError, Refused
-from coordinator.zk.security.access import digest_identity
-from coordinator.zk.store import DENIED, AclStore, Listing, Node, Stat, Store, Watch
 from tests.simulation.alone import Alone
 from tests.simulation.store import SimStore
+from zk_group.coordinator.zk.errors import CoordinatorError, Refused
+from zk_group.coordinator.zk.security.access import digest_identity
+from zk_group.coordinator.zk.store import DENIED, AclStore, Listing, Node, Stat, Store, Watch
 
 SETTLE_S = 0.1
 """After so much virtual time every follower has what the leader has, and every event has come."""

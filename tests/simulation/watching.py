@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from typing import Any, TypeVar
 
-from coordinator.admin import control
-from coordinator.zk.store import Delete, Node
-from coordinator.zk.znodes.paths import COORDINATOR, GROUPS, GroupPaths
 from tests.simulation.actors import ApplicationActor
 from tests.simulation.links import GET, LIST, READ, LinkRequest
 from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.servers import SimulatedServer
 from tests.simulation.store import SimStore
 from tests.simulation.world import POOL_GROUP, SimulatedLife, SimulatedWorld
+from zk_group.coordinator.admin import control
+from zk_group.coordinator.zk.store import Delete, Node
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR, GROUPS, GroupPaths
 
 T = TypeVar("T")
 

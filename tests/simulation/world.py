@@ -11,20 +11,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-import coordinator
-from consumer.config import ConsumerConfig, Subscription
-from consumer.membership.start_position import EARLIEST, LATEST
-from consumer.streaming.fetchers.config import SlotConfig, SlotSpec
-from consumer.streaming.source.options import SourceConfig
-from coordinator.admin.regions import request
-from coordinator.assignors import Assignor
-from coordinator.assignors.registry import BUILT_IN
-from coordinator.term.config import CoordinatorConfig
-from coordinator.zk.errors import CoordinatorError, Refused
-from coordinator.zk.store import Create, Delete, Operation, SetData, Store
-from coordinator.zk.znodes.paths import Brokers, RegionPaths
-from coordinator.zk.znodes.records import BLACK_LIST, STATIC, WHITE_LIST, Topic
-from coordinator.zk.znodes.regions import FAILED, RESET, Region, RegionRequest
+import zk_group
 from tests.property.snapshots import CooperativeRange
 from tests.simulation.actors import (
     Actor,
@@ -45,6 +32,19 @@ from tests.simulation.servers import SimulatedServer
 from tests.simulation.stateful import Stateful
 from tests.simulation.store import SimStore
 from tests.simulation.zookeeper import SimulatedEnsemble
+from zk_group.consumer.config import ConsumerConfig, Subscription
+from zk_group.consumer.membership.start_position import EARLIEST, LATEST
+from zk_group.consumer.streaming.fetchers.config import SlotConfig, SlotSpec
+from zk_group.consumer.streaming.source.options import SourceConfig
+from zk_group.coordinator.admin.regions import request
+from zk_group.coordinator.assignors import Assignor
+from zk_group.coordinator.assignors.registry import BUILT_IN
+from zk_group.coordinator.term.config import CoordinatorConfig
+from zk_group.coordinator.zk.errors import CoordinatorError, Refused
+from zk_group.coordinator.zk.store import Create, Delete, Operation, SetData, Store
+from zk_group.coordinator.zk.znodes.paths import Brokers, RegionPaths
+from zk_group.coordinator.zk.znodes.records import BLACK_LIST, STATIC, WHITE_LIST, Topic
+from zk_group.coordinator.zk.znodes.regions import FAILED, RESET, Region, RegionRequest
 
 CONNECT_TIMEOUT_S = 15.0
 BROKERS = Brokers("/brokers")
@@ -428,7 +428,7 @@ class SimulatedWorld:
     def start_slot(self, number: int) -> SimulatedLife:
         """A Spark task with a slot."""
         topics = {name: 1 for name in sorted(self.topics)[: max(1, len(self.topics) - 1)]} or {"t0": 1}
-        spec = SlotSpec(self.slot_config(), Subscription(topics, STATIC), number, "run-1", coordinator.__version__)
+        spec = SlotSpec(self.slot_config(), Subscription(topics, STATIC), number, "run-1", zk_group.__version__)
         return self.start(SlotTask(spec, self.log, self.disk), f"slot-{number}")
 
     def start_query(

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from coordinator.zk.errors import Refused, WriteDenied
-from coordinator.zk.security.policy import ADMIN, CREATE, DELETE, READ, WRITE
-from coordinator.zk.store import Acl, Check, Create, Delete, Node, Operation, SetData, Stat
-from coordinator.zk.wire import OPEN_ACL
 from tests.simulation.acls import REFUSED, SetAcl, allows, kept, masked
+from zk_group.coordinator.zk.errors import Refused, WriteDenied
+from zk_group.coordinator.zk.security.policy import ADMIN, CREATE, DELETE, READ, WRITE
+from zk_group.coordinator.zk.store import Acl, Check, Create, Delete, Node, Operation, SetData, Stat
+from zk_group.coordinator.zk.wire import OPEN_ACL
 
 CREATED, DELETED, CHANGED, CHILDREN = 1, 2, 3, 4
 """Kinds of events, by ZooKeeper's own numbers."""

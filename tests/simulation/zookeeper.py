@@ -10,8 +10,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from coordinator.zk.errors import Refused, ZooKeeperUnreachable
-from coordinator.zk.store import Check, Create, Operation, SetData
 from tests.simulation.acls import SetAcl
 from tests.simulation.latency import EVEN
 from tests.simulation.links import CLOSE, COMMIT, SYNC, LinkRequest
@@ -20,6 +18,8 @@ from tests.simulation.servers import SimulatedServer
 from tests.simulation.sessions import SimulatedSession, boundary_after
 from tests.simulation.store import SimStore
 from tests.simulation.znodes import Change, Delta
+from zk_group.coordinator.zk.errors import Refused, ZooKeeperUnreachable
+from zk_group.coordinator.zk.store import Check, Create, Operation, SetData
 
 Record = Callable[[str, str, dict[str, Any]], None]
 """Puts an event (who, what, its fields) into the history."""

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import GroupPaths
 from tests.support.applications import SparkApplication, application, delivered_exactly, total
 from tests.support.spark import ContinuousRecords
 from tests.support.wait import eventually
 from tests.support.world import World
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
 
 pytestmark = [pytest.mark.full("applications, as users run them"), pytest.mark.timeout(1700)]
 

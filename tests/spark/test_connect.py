@@ -16,8 +16,8 @@ REPOSITORY = Path(__file__).parents[2]
 APPLICATION = """
 import sys
 from pyspark.sql import SparkSession
-from consumer.spark import FetcherPool, register
-from coordinator.zk.errors import UsageError
+from zk_group.consumer.spark import FetcherPool, register
+from zk_group.coordinator.zk.errors import UsageError
 
 spark = SparkSession.builder.remote("local[2]").getOrCreate()
 assert spark.range(3).count() == 3

@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
-from coordinator.zk.embedded.ensemble import Ensemble, command_line
 from tests.support.kafka import require_kafka
+from zk_group.coordinator.zk.embedded.ensemble import Ensemble, command_line
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

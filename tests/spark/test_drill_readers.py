@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from coordinator.zk.znodes.segments import Segment
-from drills.workloads import spark_app
 from tests.drills.broken import plain_reader
 from tests.support.sealed import SealedGroup, batches
 from tests.support.world import World
+from zk_group.coordinator.zk.znodes.segments import Segment
+from zk_group.drills.workloads import spark_app
 
 pytestmark = [pytest.mark.full("pools and queries in each situation"), pytest.mark.timeout(300)]
 

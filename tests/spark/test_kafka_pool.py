@@ -11,12 +11,12 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from consumer.spark import register
-from consumer.streaming.fetchers.pool import FetcherPool
 from tests.support.kafka import USERS, Kafka
 from tests.support.spark import Delivered, pool, query, read
 from tests.support.wait import eventually
 from tests.support.world import World, a_world
+from zk_group.consumer.spark import register
+from zk_group.consumer.streaming.fetchers.pool import FetcherPool
 
 pytestmark = [pytest.mark.full("applications, as users run them"), pytest.mark.timeout(400)]
 

@@ -16,17 +16,17 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from consumer.sealing.segment_files import SegmentFolder
-from consumer.streaming.fetchers.pool import FetcherPool
-from consumer.streaming.resources import ship
-from coordinator.zk.errors import CoordinatorError, UsageError
-from coordinator.zk.znodes.paths import GroupPaths
 from tests.support.object_store import object_store
 from tests.support.proxy import Proxy
 from tests.support.spark import SESSION_MS, ContinuousRecords, Delivered, pool, produce, query, read
 from tests.support.spark_processes import executors, slots
 from tests.support.wait import eventually
 from tests.support.world import World
+from zk_group.consumer.sealing.segment_files import SegmentFolder
+from zk_group.consumer.streaming.fetchers.pool import FetcherPool
+from zk_group.consumer.streaming.resources import ship
+from zk_group.coordinator.zk.errors import CoordinatorError, UsageError
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -70,7 +70,7 @@ def test_pool_is_waited_for_logs_that_it_runs_and_shows_its_slots(
 ) -> None:
     world.coordinator()
     world.topic("t", 4)
-    caplog.set_level("INFO", "consumer.streaming.fetchers.pool")
+    caplog.set_level("INFO", "zk_group.consumer.streaming.fetchers.pool")
     with pool(spark, world, "g", tmp_path, {"t": 1}, slots=1) as fetchers:
         assert fetchers.wait_until_running(90) is fetchers
 
@@ -376,10 +376,10 @@ def test_executors_run_the_drivers_own_modules(spark: SparkSession) -> None:
     assert name == ship(spark.sparkContext)
 
     def where(_: int) -> tuple[str, str]:
-        import consumer.streaming.fetchers.slot
-        import coordinator.zk.store
+        import zk_group.consumer.streaming.fetchers.slot
+        import zk_group.coordinator.zk.store
 
-        return consumer.streaming.fetchers.slot.__file__, coordinator.zk.store.__file__
+        return zk_group.consumer.streaming.fetchers.slot.__file__, zk_group.coordinator.zk.store.__file__
 
     for files in spark.sparkContext.parallelize(range(4), 4).map(where).collect():
         assert all(f"/{name}/" in file for file in files)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.zk.embedded.directory import choose_ports
-from coordinator.zk.embedded.ensemble import Ensemble, has_ensemble
+from zk_group.coordinator.zk.embedded.directory import choose_ports
+from zk_group.coordinator.zk.embedded.ensemble import Ensemble, has_ensemble
 
 pytestmark = [pytest.mark.full("applications, as users run them"), pytest.mark.timeout(500)]
 

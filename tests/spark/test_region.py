@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from consumer.spark import register
-from coordinator.zk.embedded.ensemble import descendants
 from tests.support.region import checkpoint, contributions, running
 from tests.support.spark import Delivered, pool, produce, query, read
 from tests.support.spark_processes import executors, slots
 from tests.support.wait import eventually
 from tests.support.world import SESSION_MS, World
+from zk_group.consumer.spark import register
+from zk_group.coordinator.zk.embedded.ensemble import descendants
 
 pytestmark = [pytest.mark.full("applications, as users run them"), pytest.mark.timeout(400)]
 

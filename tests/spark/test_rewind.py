@@ -11,11 +11,11 @@ from click.testing import CliRunner, Result
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from consumer.cli import main
 from tests.support.region import running
 from tests.support.spark import pool, produce, read
 from tests.support.wait import eventually
 from tests.support.world import World
+from zk_group.consumer.cli import main
 
 from .test_region import complete
 

@@ -14,18 +14,18 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from consumer.spark import register
-from consumer.streaming.fetchers.pool import FetcherPool
-from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
-from coordinator.zk.errors import AuthenticationFailed
-from coordinator.zk.security.access import ZooKeeperAccess, environment_of, spark_options
-from coordinator.zk.session.kazoo_store import open_kazoo
-from drills.environments.base import ENFORCED_SASL
 from tests.support.kafka import Kafka
 from tests.support.processes import REPOSITORY, consumer_process, node_process
 from tests.support.secured import flags, identities_of_session, printed_secrets, zk_config
 from tests.support.spark import SESSION_MS, Delivered, query
 from tests.support.wait import eventually
+from zk_group.consumer.spark import register
+from zk_group.consumer.streaming.fetchers.pool import FetcherPool
+from zk_group.coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
+from zk_group.coordinator.zk.errors import AuthenticationFailed
+from zk_group.coordinator.zk.security.access import ZooKeeperAccess, environment_of, spark_options
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.drills.environments.base import ENFORCED_SASL
 
 pytestmark = [pytest.mark.full("applications, as users run them"), pytest.mark.timeout(400)]
 RECORDS = 200
@@ -61,11 +61,13 @@ def test_every_part_works_with_credentials_and_tls(spark: SparkSession, secured:
     ):
         eventually(lambda: "elected: node=a" in node.said(), 60, "a node is elected")
         config = str(zk_config(tmp_path, as_operator))
-        command("coordinator.cli", "topics", "create", "t", "--partitions", "2", "--zk", zk, "--zk-config", config)
-        told = command("coordinator.cli", "status", "--zk", zk, access=as_operator)
+        command(
+            "zk_group.coordinator.cli", "topics", "create", "t", "--partitions", "2", "--zk", zk, "--zk-config", config
+        )
+        told = command("zk_group.coordinator.cli", "status", "--zk", zk, access=as_operator)
         values = "".join(f'{{"partition": {number % 2}, "value": "{number}"}}\n' for number in range(RECORDS))
         produce = ["produce", "t", "--format", "jsonl", "--zk", zk, "--log-dir", str(log_dir)]
-        told += command("consumer.cli", *produce, access=as_team_a, text=values)
+        told += command("zk_group.consumer.cli", *produce, access=as_team_a, text=values)
         eventually(lambda: len(consumer.lines()) == RECORDS, 60, "the consumer has all records")
 
         places = {"log_dir": str(log_dir), "segments_dir": str(tmp_path / "segments")}
@@ -79,7 +81,7 @@ def test_every_part_works_with_credentials_and_tls(spark: SparkSession, secured:
             frame = spark.readStream.format("zk_group").option("zk", zk).option("group", "gb")
             running = query(frame.options(**spark_options(as_team_b)).load(), sink, tmp_path / "checkpoint")
             eventually(lambda: sink.has_exactly("t", 2, RECORDS // 2), 120, "the query has all records, once")
-            told += command("coordinator.cli", "groups", "describe", "gb", "--zk", zk, access=as_operator)
+            told += command("zk_group.coordinator.cli", "groups", "describe", "gb", "--zk", zk, access=as_operator)
             running.stop()
         told += node.said() + consumer.said() + repr(pool)
     servers = "".join(path.read_text(errors="replace") for path in secured.directory.rglob("*.log"))
@@ -106,7 +108,7 @@ def test_topics_are_synced_with_credentials(secured: Ensemble, kafka: Kafka, tmp
     config = str(zk_config(tmp_path, secured.identities.access("operator")))
 
     words = ["--zk", f"{secured.hosts}/synced", "--bootstrap-servers", kafka.servers, "--zk-config", config]
-    said = command("coordinator.cli", "topics", "sync", *words)
+    said = command("zk_group.coordinator.cli", "topics", "sync", *words)
 
     assert topic in said
     store = open_kazoo(f"{secured.hosts}/synced", 5000, access=secured.identities.access("reader"))

@@ -10,10 +10,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr
 
-from coordinator.zk.znodes.paths import GroupPaths
 from tests.support.spark import Delivered, pool, produce, read
 from tests.support.wait import eventually
 from tests.support.world import World
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
 
 pytestmark = pytest.mark.timeout(400)
 PATHS = GroupPaths("g")

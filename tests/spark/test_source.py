@@ -8,17 +8,17 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from consumer.logs.embedded.producer import Producer
-from consumer.spark import register
-from coordinator.zk.store import Delete, SetData
-from coordinator.zk.update import ensure
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.segments import Query, Segment, SegmentsRecord
 from tests.support.applications import application, batches, delivered_exactly, total
 from tests.support.sealed import SealedGroup
 from tests.support.spark import Delivered, pool, produce, query, read
 from tests.support.wait import eventually
 from tests.support.world import World
+from zk_group.consumer.logs.embedded.producer import Producer
+from zk_group.consumer.spark import register
+from zk_group.coordinator.zk.store import Delete, SetData
+from zk_group.coordinator.zk.update import ensure
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.segments import Query, Segment, SegmentsRecord
 
 pytestmark = pytest.mark.timeout(400)
 PATHS = GroupPaths("g")

@@ -6,7 +6,7 @@ import resource
 
 import pyarrow as pa
 
-from consumer.logs.base import POOL
+from zk_group.consumer.logs.base import POOL
 
 
 def allocated_bytes() -> int:

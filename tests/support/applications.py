@@ -13,9 +13,9 @@ from pathlib import Path
 
 import psutil
 
-from coordinator.zk.embedded.ensemble import descendants
 from tests.support.wait import eventually
 from tests.support.world import World
+from zk_group.coordinator.zk.embedded.ensemble import descendants
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -8,23 +8,23 @@ from typing import Any
 
 import pytest
 
-from coordinator.planning.backpressure import Bounds, Retention
-from coordinator.retention.segments import SegmentCollector
-from coordinator.service import CoordinatorService
-from coordinator.term.term import ServerClock
-from coordinator.zk.errors import BadData
-from coordinator.zk.lease import Lease
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.store import Create, SetData
-from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GroupPaths, segment_name
-from coordinator.zk.znodes.records import EpochRecord
-from coordinator.zk.znodes.segments import Query, Segment, SegmentsRecord
 from tests.support.clock import Ahead
 from tests.support.cuts import HandMadeRegion
 from tests.support.queries import shortened
 from tests.support.sealed import SealedGroup, sweeping
 from tests.support.terms import a_term
 from tests.support.world import World
+from zk_group.coordinator.planning.backpressure import Bounds, Retention
+from zk_group.coordinator.retention.segments import SegmentCollector
+from zk_group.coordinator.service import CoordinatorService
+from zk_group.coordinator.term.term import ServerClock
+from zk_group.coordinator.zk.errors import BadData
+from zk_group.coordinator.zk.lease import Lease
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.store import Create, SetData
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GroupPaths, segment_name
+from zk_group.coordinator.zk.znodes.records import EpochRecord
+from zk_group.coordinator.zk.znodes.segments import Query, Segment, SegmentsRecord
 
 PATHS = GroupPaths("g")
 KIB = 1024

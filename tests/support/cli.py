@@ -7,7 +7,7 @@ from typing import Any
 
 from click.testing import CliRunner, Result
 
-from coordinator.cli import main
+from zk_group.coordinator.cli import main
 
 
 def run(zk: str, *args: str) -> Result:

@@ -9,31 +9,31 @@ from typing import Any, TypeVar
 
 import pytest
 
-from consumer.assignment.base import Assignment, ClientAssignor, Cluster
-from consumer.assignment.consumers import ConsumerProtocol, client_assignors
-from consumer.assignment.metadata import ConsumerMetadata
-from consumer.config import ConsumerConfig
-from consumer.errors import AssignmentFailed
-from consumer.membership.call_guard import MemberContext
-from consumer.membership.channel import FencedChannel
-from consumer.membership.client_assignment import ClientAssignment
-from consumer.membership.member import CommandDrain
-from consumer.membership.offsets import CommittedOffsets
-from coordinator.rebalance.rebalancer import Turn
-from coordinator.zk.errors import SessionLost
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.store import Create, Operation, SetData, Store
-from coordinator.zk.znodes.group_state import CLIENT, STABLE, Ask, ClientProtocols, GroupState, encoded
-from coordinator.zk.znodes.partitions import PartitionSet
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import ASSIGN, Command, parsed_channel
 from tests.support.hand import SESSION_MS, Hand, ManualStage, Wrap
 from tests.support.hand_polled import HandPolled
 from tests.support.memlog import MemoryLog, from_the_beginning
 from tests.support.stores import Act, FrontStore, nothing
 from tests.support.wait import eventually
 from tests.support.world import World
+from zk_group.consumer.assignment.base import Assignment, ClientAssignor, Cluster
+from zk_group.consumer.assignment.consumers import ConsumerProtocol, client_assignors
+from zk_group.consumer.assignment.metadata import ConsumerMetadata
+from zk_group.consumer.config import ConsumerConfig
+from zk_group.consumer.errors import AssignmentFailed
+from zk_group.consumer.membership.call_guard import MemberContext
+from zk_group.consumer.membership.channel import FencedChannel
+from zk_group.consumer.membership.client_assignment import ClientAssignment
+from zk_group.consumer.membership.member import CommandDrain
+from zk_group.consumer.membership.offsets import CommittedOffsets
+from zk_group.coordinator.rebalance.rebalancer import Turn
+from zk_group.coordinator.zk.errors import SessionLost
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.session.kazoo_store import kazoo_factory
+from zk_group.coordinator.zk.store import Create, Operation, SetData, Store
+from zk_group.coordinator.zk.znodes.group_state import CLIENT, STABLE, Ask, ClientProtocols, GroupState, encoded
+from zk_group.coordinator.zk.znodes.partitions import PartitionSet
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.records import ASSIGN, Command, parsed_channel
 
 F = TypeVar("F", bound=FrontStore)
 PATHS = GroupPaths("g")

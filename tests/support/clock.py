@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.runtime import ThreadRuntime
 
 
 class Ahead(ThreadRuntime):

@@ -26,11 +26,11 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from consumer.cli import main as consumer_main
-from coordinator.cli import main as coordinator_main
-from coordinator.zk.errors import CoordinatorError
 from tests.support.command_world import Hands
 from tests.support.parties import identity_of
+from zk_group.consumer.cli import main as consumer_main
+from zk_group.coordinator.cli import main as coordinator_main
+from zk_group.coordinator.zk.errors import CoordinatorError
 
 PARTIES = ("coordinator", "operator", "reader", "team-a", "team-b", "team-c", "mallory", "kafka")
 LIKEWISE = "likewise\n"

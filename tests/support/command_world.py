@@ -11,20 +11,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import cast
 
-from consumer.logs.embedded.producer import Producer
-from coordinator.admin.topics import delete_topic
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.store import DENIED, AclEntry, AclStore, Create, Delete, Store
-from coordinator.zk.znodes.group_state import EMPTY, Mark, Target
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import COORDINATOR, GroupPaths
-from coordinator.zk.znodes.records import Channel, CoordinatorRecord, OffsetRecord, Registration, Seat, Topic
-from coordinator.zk.znodes.regions import GroupRegion
-from coordinator.zk.znodes.segments import Segment
 from tests.support.made_group import MadeGroup
 from tests.support.parties import Parties
 from tests.support.sealed import SealedGroup, batches
 from tests.support.world import World
+from zk_group.consumer.logs.embedded.producer import Producer
+from zk_group.coordinator.admin.topics import delete_topic
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.store import DENIED, AclEntry, AclStore, Create, Delete, Store
+from zk_group.coordinator.zk.znodes.group_state import EMPTY, Mark, Target
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR, GroupPaths
+from zk_group.coordinator.zk.znodes.records import Channel, CoordinatorRecord, OffsetRecord, Registration, Seat, Topic
+from zk_group.coordinator.zk.znodes.regions import GroupRegion
+from zk_group.coordinator.zk.znodes.segments import Segment
 
 
 def partition(text: str) -> TopicPartition:

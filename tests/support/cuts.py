@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from coordinator.zk.store import Create, Delete, SetData, Store
-from coordinator.zk.update import ensure
-from coordinator.zk.znodes.group_state import GroupState
-from coordinator.zk.znodes.paths import GroupPaths, RegionPaths
-from coordinator.zk.znodes.regions import COMPLETED, SLOTS, Checkpoint, CheckpointEnd, GroupRegion, Region
+from zk_group.coordinator.zk.store import Create, Delete, SetData, Store
+from zk_group.coordinator.zk.update import ensure
+from zk_group.coordinator.zk.znodes.group_state import GroupState
+from zk_group.coordinator.zk.znodes.paths import GroupPaths, RegionPaths
+from zk_group.coordinator.zk.znodes.regions import COMPLETED, SLOTS, Checkpoint, CheckpointEnd, GroupRegion, Region
 
 REGION = RegionPaths("r")
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from drills.environments.base import Embedded
-from drills.runner import DRILLS
-from drills.scenarios.coordinators import LEADERS
-from drills.scenarios.ensembles import KAFKA
-from drills.scenarios.regions import REGIONS
+from zk_group.drills.environments.base import Embedded
+from zk_group.drills.runner import DRILLS
+from zk_group.drills.scenarios.coordinators import LEADERS
+from zk_group.drills.scenarios.ensembles import KAFKA
+from zk_group.drills.scenarios.regions import REGIONS
 
 PATIENT = ("--session-timeout-ms", "4000")
 """For drills that must pass beside other tests: a busy machine may stall for a second and more."""
@@ -81,7 +81,7 @@ def started(
     runs: Path, *words: str, breaks: Mapping[str, str] = {}, servers: int = 1, is_read_by_spark: bool = False
 ) -> subprocess.Popen[str]:
     """Drills on embedded servers. For the options see `environment`."""
-    command = [sys.executable, "-m", "coordinator.cli", "drill", "run", *words, "--runs", str(runs)]
+    command = [sys.executable, "-m", "zk_group.coordinator.cli", "drill", "run", *words, "--runs", str(runs)]
     return subprocess.Popen(
         [*command, "--servers", str(servers), "--json"],
         stdout=subprocess.PIPE,

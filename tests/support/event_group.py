@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from consumer.logs.embedded.producer import Producer
 from tests.support.events import GroupEvents, replayed
 from tests.support.processes import ProjectProcess, consumer_process, node_process
 from tests.support.wait import Waiting, eventually
 from tests.support.world import World, parts
+from zk_group.consumer.logs.embedded.producer import Producer
 
 PARTITIONS = 6
 SOME = 100

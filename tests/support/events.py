@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
 
 DEAD, STARTED, JOINED, REBALANCING = "dead", "started", "joined", "rebalancing"
 Offsets = dict[TopicPartition, int]

@@ -7,32 +7,32 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from consumer.config import ConsumerConfig
-from consumer.membership.call_guard import MemberContext
-from consumer.membership.channel import FencedChannel
-from consumer.membership.member import CommandDrain
-from consumer.membership.offsets import CommittedOffsets
-from consumer.membership.registration import register
-from coordinator.assignors import Assignor
-from coordinator.rebalance.rebalancer import Rebalancer, Turn
-from coordinator.regions.plan import RegionRules
-from coordinator.regions.turns import RegionTurns
-from coordinator.term.config import CoordinatorConfig
-from coordinator.term.elector import Elector
-from coordinator.term.reading import Problems
-from coordinator.term.term import Term
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Store
-from coordinator.zk.znodes.group_state import STABLE
-from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import STATIC, Command, Registration, Topic
 from tests.support.memlog import from_the_beginning
 from tests.support.revoked import Revoked
 from tests.support.strategies import RANGE, only
 from tests.support.terms import NO_DELAY
 from tests.support.wait import eventually
+from zk_group.consumer.config import ConsumerConfig
+from zk_group.consumer.membership.call_guard import MemberContext
+from zk_group.consumer.membership.channel import FencedChannel
+from zk_group.consumer.membership.member import CommandDrain
+from zk_group.consumer.membership.offsets import CommittedOffsets
+from zk_group.consumer.membership.registration import register
+from zk_group.coordinator.assignors import Assignor
+from zk_group.coordinator.rebalance.rebalancer import Rebalancer, Turn
+from zk_group.coordinator.regions.plan import RegionRules
+from zk_group.coordinator.regions.turns import RegionTurns
+from zk_group.coordinator.term.config import CoordinatorConfig
+from zk_group.coordinator.term.elector import Elector
+from zk_group.coordinator.term.reading import Problems
+from zk_group.coordinator.term.term import Term
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.store import Store
+from zk_group.coordinator.zk.znodes.group_state import STABLE
+from zk_group.coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.records import STATIC, Command, Registration, Topic
 
 SESSION_MS = 30_000
 Wrap = Callable[[Store], Store]

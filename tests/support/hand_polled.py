@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from consumer.assignment.base import ClientAssignor
-from consumer.config import ConsumerConfig, Subscription
-from consumer.consumer import Callbacks, Consumer
-from consumer.logs.base import Log
-from coordinator.zk.store import Store
-from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from tests.support.wait import eventually
 from tests.support.world import World
+from zk_group.consumer.assignment.base import ClientAssignor
+from zk_group.consumer.config import ConsumerConfig, Subscription
+from zk_group.consumer.consumer import Callbacks, Consumer
+from zk_group.consumer.logs.base import Log
+from zk_group.coordinator.zk.store import Store
+from zk_group.coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 
 
 class HandPolled(Callbacks):

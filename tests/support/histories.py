@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from coordinator.zk.lease import LEASE_SHARE
-from drills.checker import Verdicts, check_files
-from drills.checker.replay.txn_log import events_of
+from zk_group.coordinator.zk.lease import LEASE_SHARE
+from zk_group.drills.checker import Verdicts, check_files
+from zk_group.drills.checker.replay.txn_log import events_of
 
 
 class HistoryOfTest:

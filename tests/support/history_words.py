@@ -11,10 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coordinator.zk.store import Check, Create, Delete, Operation, SetData
-from coordinator.zk.znodes.group_state import GroupState, Mark
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import (
+from tests.support.made_histories import Enough, Made, MadeLife, Story, edited, offer, parted
+from zk_group.coordinator.zk.store import Check, Create, Delete, Operation, SetData
+from zk_group.coordinator.zk.znodes.group_state import GroupState, Mark
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import (
     CONSUMERS,
     COORDINATOR,
     COORDINATOR_EPOCH,
@@ -23,7 +24,7 @@ from coordinator.zk.znodes.paths import (
     GroupPaths,
     RegionPaths,
 )
-from coordinator.zk.znodes.records import (
+from zk_group.coordinator.zk.znodes.records import (
     ASSIGNMENT_FAILED,
     BegunRecord,
     Channel,
@@ -36,10 +37,9 @@ from coordinator.zk.znodes.records import (
     Registration,
     Seat,
 )
-from coordinator.zk.znodes.regions import GroupRegion, Order, Progress
-from coordinator.zk.znodes.segments import Query, SealedRange, SegmentsRecord
-from drills.checker.replay.sketches import of_range
-from tests.support.made_histories import Enough, Made, MadeLife, Story, edited, offer, parted
+from zk_group.coordinator.zk.znodes.regions import GroupRegion, Order, Progress
+from zk_group.coordinator.zk.znodes.segments import Query, SealedRange, SegmentsRecord
+from zk_group.drills.checker.replay.sketches import of_range
 
 G, R = GroupPaths("g"), RegionPaths("r")
 

@@ -16,16 +16,16 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection,
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from consumer.logs import KafkaPlace, open_log
-from consumer.logs.base import Log, Position
-from consumer.logs.kafka.requests import topic_id_text
-from coordinator.zk.embedded.directory import HOST, Ports, choose_ports
-from coordinator.zk.embedded.kafka import Broker, KafkaConfig, fetch_kafka
-from coordinator.zk.errors import CoordinatorError, MissingProgram
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.znodes.partitions import TopicPartition as PartitionKey
 from tests.support.ci import in_ci
 from tests.support.wait import PATIENCE, Waiting, eventually
+from zk_group.consumer.logs import KafkaPlace, open_log
+from zk_group.consumer.logs.base import Log, Position
+from zk_group.consumer.logs.kafka.requests import topic_id_text
+from zk_group.coordinator.zk.embedded.directory import HOST, Ports, choose_ports
+from zk_group.coordinator.zk.embedded.kafka import Broker, KafkaConfig, fetch_kafka
+from zk_group.coordinator.zk.errors import CoordinatorError, MissingProgram
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition as PartitionKey
 
 USERS = {"alice": "a secret of alice"}
 

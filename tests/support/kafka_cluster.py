@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from coordinator.zk.embedded.directory import HOST, Ports, choose_ports
-from coordinator.zk.embedded.kafka import Broker, KafkaConfig
 from tests.support.kafka import USERS, Kafka, require_kafka, sasl_lines
 from tests.support.proxy import Proxy
+from zk_group.coordinator.zk.embedded.directory import HOST, Ports, choose_ports
+from zk_group.coordinator.zk.embedded.kafka import Broker, KafkaConfig
 
 BROKERS = (0, 2)
 """The ids."""

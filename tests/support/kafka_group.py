@@ -13,18 +13,18 @@ from typing import Any, Self
 
 from confluent_kafka import Producer
 
-from consumer.logs import KafkaPlace, open_log
-from consumer.sealing.segment_files import SegmentFolder
-from consumer.streaming.fetchers.slot import PoolPost
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.segments import Segment
 from tests.support.kafka import Kafka
 from tests.support.processes import ProjectProcess
 from tests.support.wait import eventually
 from tests.support.world import SESSION_MS, PollingConsumer, World
+from zk_group.consumer.logs import KafkaPlace, open_log
+from zk_group.consumer.sealing.segment_files import SegmentFolder
+from zk_group.consumer.streaming.fetchers.slot import PoolPost
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.session.kazoo_store import kazoo_factory
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.segments import Segment
 
 
 class Writing:
@@ -150,7 +150,11 @@ def two_slots(folder: Path, world: World, group: str, topic: str, segments_dir: 
         stack.callback(post.close)
         slots = [
             ProjectProcess(
-                folder, f"slot-{number}", "drills.workloads", "slot.main", json.dumps({**config, "number": number})
+                folder,
+                f"slot-{number}",
+                "zk_group.drills.workloads",
+                "slot.main",
+                json.dumps({**config, "number": number}),
             )
             for number in range(2)
         ]

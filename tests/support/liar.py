@@ -6,13 +6,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from coordinator.zk.errors import Refused
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Create, Delete, SetData, Store
-from coordinator.zk.update import ensure
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import START_FETCHER, Channel, Command, OwnerRecord, Registration, parsed_channel
+from zk_group.coordinator.zk.errors import Refused
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.store import Create, Delete, SetData, Store
+from zk_group.coordinator.zk.update import ensure
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.records import (
+    START_FETCHER,
+    Channel,
+    Command,
+    OwnerRecord,
+    Registration,
+    parsed_channel,
+)
 
 
 class Liar:

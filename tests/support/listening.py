@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from coordinator.listeners.listeners import Listeners
-from coordinator.listeners.topics import RequestTurn
-from coordinator.regions.turns import Regions
-from coordinator.term.directory import Directory
-from coordinator.term.operator_requests import OperatorRequests
-from coordinator.term.request_queue import RequestQueue, TurnKey
-from coordinator.term.term import Term
-from coordinator.zk.runtime import Task, ThreadRuntime
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Store
 from tests.support.terms import a_term
 from tests.support.wait import eventually
+from zk_group.coordinator.listeners.listeners import Listeners
+from zk_group.coordinator.listeners.topics import RequestTurn
+from zk_group.coordinator.regions.turns import Regions
+from zk_group.coordinator.term.directory import Directory
+from zk_group.coordinator.term.operator_requests import OperatorRequests
+from zk_group.coordinator.term.request_queue import RequestQueue, TurnKey
+from zk_group.coordinator.term.term import Term
+from zk_group.coordinator.zk.runtime import Task, ThreadRuntime
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.store import Store
 
 
 def listeners_of(

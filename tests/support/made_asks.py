@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from coordinator.zk.store import Create, Delete, Operation, SetData
-from coordinator.zk.znodes.group_state import (
+from tests.support.history_words import tell
+from tests.support.made_histories import Happening, Made, MadeLife, Shares, Story, offer, parted
+from zk_group.coordinator.zk.store import Create, Delete, Operation, SetData
+from zk_group.coordinator.zk.znodes.group_state import (
     CLIENT,
     COMPLETING,
     FAILED,
@@ -18,10 +20,8 @@ from coordinator.zk.znodes.group_state import (
     GroupState,
     MemberAnswer,
 )
-from coordinator.zk.znodes.paths import GroupPaths, ask_name
-from coordinator.zk.znodes.records import ASSIGN, ASSIGNMENT_FAILED, Command, Registration, Seat
-from tests.support.history_words import tell
-from tests.support.made_histories import Happening, Made, MadeLife, Shares, Story, offer, parted
+from zk_group.coordinator.zk.znodes.paths import GroupPaths, ask_name
+from zk_group.coordinator.zk.znodes.records import ASSIGN, ASSIGNMENT_FAILED, Command, Registration, Seat
 
 G = GroupPaths("g")
 PARTITIONS = 4

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
 
 GROUP = GroupPaths("g")
 INVARIANTS = [*(f"S{number}" for number in range(1, 9)), *(f"L{number}" for number in range(1, 5))]

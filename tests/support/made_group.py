@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from coordinator.zk.store import Create, Delete, SetData, Store
-from coordinator.zk.update import batches, ensure
-from coordinator.zk.znodes.group_state import EMPTY, GroupState, Target
-from coordinator.zk.znodes.partitions import TopicPartition, by_topic
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import Channel, OffsetRecord, OwnerRecord, Registration, Topic
+from zk_group.coordinator.zk.store import Create, Delete, SetData, Store
+from zk_group.coordinator.zk.update import batches, ensure
+from zk_group.coordinator.zk.znodes.group_state import EMPTY, GroupState, Target
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition, by_topic
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.records import Channel, OffsetRecord, OwnerRecord, Registration, Topic
 
 
 class MadeGroup:

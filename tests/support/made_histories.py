@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from coordinator.zk.store import Check, Create, Delete, Operation, SetData
-from coordinator.zk.znodes import ranges
-from coordinator.zk.znodes.group_state import COMPLETING, STABLE, ClientProtocols, GroupState, Mark, Target
-from coordinator.zk.znodes.json_fields import compact
-from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition, by_topic, partition_set
-from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, Brokers, GroupPaths
-from coordinator.zk.znodes.records import (
+from zk_group.coordinator.zk.store import Check, Create, Delete, Operation, SetData
+from zk_group.coordinator.zk.znodes import ranges
+from zk_group.coordinator.zk.znodes.group_state import COMPLETING, STABLE, ClientProtocols, GroupState, Mark, Target
+from zk_group.coordinator.zk.znodes.json_fields import compact
+from zk_group.coordinator.zk.znodes.partitions import PartitionSet, TopicPartition, by_topic, partition_set
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, Brokers, GroupPaths
+from zk_group.coordinator.zk.znodes.records import (
     START_FETCHER,
     STOP_FETCHER,
     Channel,
@@ -31,7 +31,7 @@ from coordinator.zk.znodes.records import (
     Registration,
     Topic,
 )
-from coordinator.zk.znodes.segments import Query, SealedRange, Segment, SegmentsRecord
+from zk_group.coordinator.zk.znodes.segments import Query, SealedRange, Segment, SegmentsRecord
 
 BOUNDS = {
     "session_timeout": 6.0,

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from coordinator.zk.store import Check, Create, Delete, Node, Operation, SetData, Store
-from coordinator.zk.update import batches, ensure
-from coordinator.zk.znodes.paths import GroupPaths, RegionPaths, contribution_name
-from coordinator.zk.znodes.records import DRAIN, START_FETCHER, Channel, Command, parsed_channel
-from coordinator.zk.znodes.regions import Contribution, Progress, RegionMembership
 from tests.support.made_group import MadeGroup
+from zk_group.coordinator.zk.store import Check, Create, Delete, Node, Operation, SetData, Store
+from zk_group.coordinator.zk.update import batches, ensure
+from zk_group.coordinator.zk.znodes.paths import GroupPaths, RegionPaths, contribution_name
+from zk_group.coordinator.zk.znodes.records import DRAIN, START_FETCHER, Channel, Command, parsed_channel
+from zk_group.coordinator.zk.znodes.regions import Contribution, Progress, RegionMembership
 
 OFFSET = 7
 

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from coordinator.zk.store import Check, Create, Delete, Operation
-from coordinator.zk.znodes.group_state import GroupState
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import GroupPaths, RegionPaths
-from coordinator.zk.znodes.records import DRAIN, Command, OffsetRecord, OwnerRecord
-from coordinator.zk.znodes.regions import (
+from tests.support.history_words import tell
+from tests.support.made_histories import Happening, Made, MadeLife, Shares, Story
+from zk_group.coordinator.zk.store import Check, Create, Delete, Operation
+from zk_group.coordinator.zk.znodes.group_state import GroupState
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import GroupPaths, RegionPaths
+from zk_group.coordinator.zk.znodes.records import DRAIN, Command, OffsetRecord, OwnerRecord
+from zk_group.coordinator.zk.znodes.regions import (
     ABORTED,
     COMPLETED,
     RESETTING,
@@ -25,9 +27,7 @@ from coordinator.zk.znodes.regions import (
     Region,
     RegionMembership,
 )
-from drills.checker.replay.sketches import NOTHING, Sketch, of_range
-from tests.support.history_words import tell
-from tests.support.made_histories import Happening, Made, MadeLife, Shares, Story
+from zk_group.drills.checker.replay.sketches import NOTHING, Sketch, of_range
 
 G, R = GroupPaths("g"), RegionPaths("r")
 TOPIC = "flights"

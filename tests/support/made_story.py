@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 
-from coordinator.zk.znodes.paths import GroupPaths
 from tests.support.history_words import tell
 from tests.support.made_histories import Happening, Story
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
 
 G = GroupPaths("g")
 

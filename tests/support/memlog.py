@@ -6,7 +6,8 @@ from collections import defaultdict
 
 import pyarrow as pa
 
-from consumer.logs.base import (
+from tests.unit.manual import ManualRuntime
+from zk_group.consumer.logs.base import (
     LOG_SCHEMA,
     Fetched,
     LogError,
@@ -15,8 +16,7 @@ from consumer.logs.base import (
     PullLog,
     fitting_rows,
 )
-from consumer.membership.start_position import EARLIEST, StartRule, Starts
-from tests.unit.manual import ManualRuntime
+from zk_group.consumer.membership.start_position import EARLIEST, StartRule, Starts
 
 
 class MemoryLog(PullLog):

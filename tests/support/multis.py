@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
-from drills.faults.proxy import CHECK, CREATE, DELETE, MULTI, SET_DATA, op_code
+from zk_group.drills.faults.proxy import CHECK, CREATE, DELETE, MULTI, SET_DATA, op_code
 
 
 class MultiStep(NamedTuple):

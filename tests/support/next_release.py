@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from coordinator.zk.store import Create, Operation, SetData, Store
 from tests.support.stores import FrontStore
+from zk_group.coordinator.zk.store import Create, Operation, SetData, Store
 
 NEWS: dict[str, Any] = {
     "not_yet_known": {"a": [1, {"b": None}], "partitions": "all of them"},

@@ -8,8 +8,8 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from coordinator.zk.embedded.directory import choose_ports
 from tests.support.wait import eventually
+from zk_group.coordinator.zk.embedded.directory import choose_ports
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_EC2_METADATA_DISABLED": "true"}
 

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 
 import click
 
-from consumer.cli import main as consumer_main
-from coordinator.cli import main as coordinator_main
+from zk_group.consumer.cli import main as consumer_main
+from zk_group.coordinator.cli import main as coordinator_main
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS: dict[str, click.Command] = {"zk-coordinator": coordinator_main, "zk-consumer": consumer_main}

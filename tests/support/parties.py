@@ -6,11 +6,11 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
-from coordinator.cli import main
-from coordinator.zk.security.access import ZooKeeperAccess, digest_identity, identities_of
-from coordinator.zk.security.policy import ALL, WORLD, AclPolicy
-from coordinator.zk.session.kazoo_store import KazooStore, open_kazoo
-from coordinator.zk.store import Acl, AclEntry
+from zk_group.coordinator.cli import main
+from zk_group.coordinator.zk.security.access import ZooKeeperAccess, digest_identity, identities_of
+from zk_group.coordinator.zk.security.policy import ALL, WORLD, AclPolicy
+from zk_group.coordinator.zk.session.kazoo_store import KazooStore, open_kazoo
+from zk_group.coordinator.zk.store import Acl, AclEntry
 
 SECURE = ("--acl", "secure")
 OPEN = ("--acl", "open")

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Protocol
 
-from coordinator.zk.errors import CoordinatorError
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.store import Listing, Node, Operation, Store, Watch
 from tests.simulation.store import SimStore
 from tests.support.stores import FrontStore
 from tests.support.virtual_time import HOSTS, VirtualTime
+from zk_group.coordinator.zk.errors import CoordinatorError
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.store import Listing, Node, Operation, Store, Watch
 
 MOST_POINTS = 300
 """A sequence of more requests is none of a small world."""

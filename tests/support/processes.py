@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from coordinator.zk.embedded.ensemble import stands_still
 from tests.support.wait import FAR_OFF_MS, eventually
+from zk_group.coordinator.zk.embedded.ensemble import stands_still
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -90,7 +90,7 @@ def node_process(folder: Path, zk: str, node: str, session_timeout_ms: int = 100
     arguments = ["run", "--zk", zk, "--node", node, "--session-timeout-ms", str(session_timeout_ms)]
     arguments += ["--sweep-interval-ms", str(FAR_OFF_MS), "--assignment-timeout-ms", str(FAR_OFF_MS)]
     arguments += ["--group-initial-rebalance-delay-ms", "0", *options]
-    return ProjectProcess(folder, node, "coordinator.cli", *arguments)
+    return ProjectProcess(folder, node, "zk_group.coordinator.cli", *arguments)
 
 
 def consumer_process(
@@ -99,4 +99,4 @@ def consumer_process(
     """`zk-consumer run` of the topic `t`."""
     arguments = ["run", "--zk", zk, "--group", group, "--consumer", consumer, "--log-dir", str(log_dir)]
     arguments += ["--topics", "t", "--session-timeout-ms", "1500", *options]
-    return ProjectProcess(folder, as_file or consumer, "consumer.cli", *arguments)
+    return ProjectProcess(folder, as_file or consumer, "zk_group.consumer.cli", *arguments)

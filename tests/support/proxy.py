@@ -6,9 +6,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
-from coordinator.zk.security.access import ZooKeeperAccess
-from drills.faults import proxy
-from drills.faults.proxy import ZxidClock, op_code
+from zk_group.coordinator.zk.security.access import ZooKeeperAccess
+from zk_group.drills.faults import proxy
+from zk_group.drills.faults.proxy import ZxidClock, op_code
 
 Match = int | proxy.Match
 """An op code, or a predicate over a request's body."""

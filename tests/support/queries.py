@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from consumer.streaming.source.options import SourceConfig
-from consumer.streaming.source.planner import BatchPlanner, Planner
-from consumer.streaming.source.segment_index import Sealed, SourceOffset
-from coordinator.zk.errors import CoordinatorError
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.session.kazoo_store import kazoo_factory, open_kazoo
-from coordinator.zk.store import Check, Create, SetData, Store, StoreFactory
-from coordinator.zk.znodes.partitions import LOST, RESET, Discontinuity
-from coordinator.zk.znodes.paths import segment_name
 from tests.support.clock import Ahead
 from tests.support.cuts import HandMadeRegion
 from tests.support.sealed import SealedGroup
 from tests.support.wait import within
+from zk_group.consumer.streaming.source.options import SourceConfig
+from zk_group.consumer.streaming.source.planner import BatchPlanner, Planner
+from zk_group.consumer.streaming.source.segment_index import Sealed, SourceOffset
+from zk_group.coordinator.zk.errors import CoordinatorError
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.session.kazoo_store import kazoo_factory, open_kazoo
+from zk_group.coordinator.zk.store import Check, Create, SetData, Store, StoreFactory
+from zk_group.coordinator.zk.znodes.partitions import LOST, RESET, Discontinuity
+from zk_group.coordinator.zk.znodes.paths import segment_name
 
 SESSION_MS = 2000
 IN_TIMES_TO_COME = 2**60

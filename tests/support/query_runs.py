@@ -11,16 +11,16 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from consumer.logs.embedded.log import file_name
-from consumer.logs.embedded.producer import Producer
-from consumer.spark import register
-from consumer.streaming.fetchers.pool import FetcherPool
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.segments import Query, Segment
 from tests.support.cli import run, run_json, run_ok
 from tests.support.spark import Delivered, pool, query, read
 from tests.support.wait import eventually
 from tests.support.world import World
+from zk_group.consumer.logs.embedded.log import file_name
+from zk_group.consumer.logs.embedded.producer import Producer
+from zk_group.consumer.spark import register
+from zk_group.consumer.streaming.fetchers.pool import FetcherPool
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.segments import Query, Segment
 
 AVAILABLE_NOW = {"availableNow": True}
 Offsets = dict[int, list[int]]

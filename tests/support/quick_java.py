@@ -12,7 +12,7 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
-from coordinator.zk.embedded.ensemble import JVM_FLAGS, java
+from zk_group.coordinator.zk.embedded.ensemble import JVM_FLAGS, java
 
 
 def java_options(cache: Path) -> str:

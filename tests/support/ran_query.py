@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from consumer.streaming.source.options import SourceConfig
-from consumer.streaming.source.planner import Planner
-from consumer.streaming.source.rewind import PROVIDER, Rewinder
-from consumer.streaming.source.segment_index import SourceOffset
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.store import Store
-from coordinator.zk.znodes.segments import Query
 from tests.support.cuts import HandMadeRegion
 from tests.support.sealed import SealedGroup
 from tests.support.world import World
+from zk_group.consumer.streaming.source.options import SourceConfig
+from zk_group.consumer.streaming.source.planner import Planner
+from zk_group.consumer.streaming.source.rewind import PROVIDER, Rewinder
+from zk_group.consumer.streaming.source.segment_index import SourceOffset
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.session.kazoo_store import kazoo_factory
+from zk_group.coordinator.zk.store import Store
+from zk_group.coordinator.zk.znodes.segments import Query
 
 SESSION_MS = 2000
 CONF = {PROVIDER: "org.apache.spark.X.HDFSBackedStateStoreProvider"}

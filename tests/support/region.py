@@ -12,21 +12,21 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from typing import Any, Generic, TypeVar
 
-from consumer.config import ConsumerConfig, Subscription
-from consumer.consumer import Callbacks, Consumer
-from consumer.fetching.record_buffer import Record
-from consumer.metrics import ConsumerMetrics
-from consumer.operator.consumer_operator import ConsumerOperator, Processor
-from consumer.operator.states import State
-from coordinator.zk.errors import CoordinatorError
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.store import Create
-from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
-from coordinator.zk.znodes.paths import RegionPaths
-from coordinator.zk.znodes.regions import ABORTED, COMPLETED, Contribution, Region, RegionRequest
 from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
 from tests.support.world import SESSION_MS, World
+from zk_group.consumer.config import ConsumerConfig, Subscription
+from zk_group.consumer.consumer import Callbacks, Consumer
+from zk_group.consumer.fetching.record_buffer import Record
+from zk_group.consumer.metrics import ConsumerMetrics
+from zk_group.consumer.operator.consumer_operator import ConsumerOperator, Processor
+from zk_group.consumer.operator.states import State
+from zk_group.coordinator.zk.errors import CoordinatorError
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.store import Create
+from zk_group.coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from zk_group.coordinator.zk.znodes.paths import RegionPaths
+from zk_group.coordinator.zk.znodes.regions import ABORTED, COMPLETED, Contribution, Region, RegionRequest
 
 PATHS = RegionPaths("r")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from consumer.membership.roles import Role
-from coordinator.zk.znodes.partitions import PartitionSet
+from zk_group.consumer.membership.roles import Role
+from zk_group.coordinator.zk.znodes.partitions import PartitionSet
 
 
 @dataclass(eq=False)

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from consumer.sealing.segment_files import SegmentFolder
-from coordinator.retention.segments import SegmentCollector
-from coordinator.zk.runtime import Runtime, ThreadRuntime
-from coordinator.zk.store import Create, Delete, SetData, Store
-from coordinator.zk.update import ensure
-from coordinator.zk.znodes.partitions import RESET, Discontinuity, TopicPartition
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import Channel
-from coordinator.zk.znodes.segments import Query, SealedRange, Segment, SegmentsRecord
 from tests.support.memlog import MemoryLog
 from tests.support.terms import a_term
+from zk_group.consumer.sealing.segment_files import SegmentFolder
+from zk_group.coordinator.retention.segments import SegmentCollector
+from zk_group.coordinator.zk.runtime import Runtime, ThreadRuntime
+from zk_group.coordinator.zk.store import Create, Delete, SetData, Store
+from zk_group.coordinator.zk.update import ensure
+from zk_group.coordinator.zk.znodes.partitions import RESET, Discontinuity, TopicPartition
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.records import Channel
+from zk_group.coordinator.zk.znodes.segments import Query, SealedRange, Segment, SegmentsRecord
 
 NOTHING_RETAINED = {
     "max_backlog_segments": 1000, "max_backlog_bytes": 1 << 30, "segment_retention_ms": 0, "segment_retention_bytes": 0,

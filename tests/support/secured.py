@@ -17,9 +17,9 @@ import trustme
 from cryptography.hazmat.primitives import serialization as pem
 from kazoo.security import CREATOR_ALL_ACL
 
-from coordinator.zk.embedded.ensemble import Server
-from coordinator.zk.security.access import ZooKeeperAccess
-from coordinator.zk.session.kazoo_store import KazooStore
+from zk_group.coordinator.zk.embedded.ensemble import Server
+from zk_group.coordinator.zk.security.access import ZooKeeperAccess
+from zk_group.coordinator.zk.session.kazoo_store import KazooStore
 
 
 @dataclass(frozen=True)

@@ -7,27 +7,27 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from consumer.streaming.source.query_znode import QueryPost
-from coordinator.admin.acl import apply, check, create_group
-from coordinator.admin.control import pause
-from coordinator.service import CoordinatorService
-from coordinator.term.elector import listed
-from coordinator.zk.embedded.ensemble import Ensemble
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.security.access import ZooKeeperAccess
-from coordinator.zk.security.policy import AclPolicy
-from coordinator.zk.session.kazoo_store import KazooStore, kazoo_factory, open_kazoo
-from coordinator.zk.store import Create
-from coordinator.zk.znodes.group_state import SyncRequest
-from coordinator.zk.znodes.paths import DRILL, TURN_TIMES, Brokers, GroupPaths, RegionPaths
-from coordinator.zk.znodes.records import ASSIGN, Command, TurnRequest
-from coordinator.zk.znodes.regions import CHECKPOINT, RegionRequest
 from tests.support.clients import connected
 from tests.support.memlog import MemoryLog
 from tests.support.region import Counting, region, running
 from tests.support.slots import SlotBench
 from tests.support.wait import eventually
 from tests.support.world import PollingConsumer, World
+from zk_group.consumer.streaming.source.query_znode import QueryPost
+from zk_group.coordinator.admin.acl import apply, check, create_group
+from zk_group.coordinator.admin.control import pause
+from zk_group.coordinator.service import CoordinatorService
+from zk_group.coordinator.term.elector import listed
+from zk_group.coordinator.zk.embedded.ensemble import Ensemble
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.security.access import ZooKeeperAccess
+from zk_group.coordinator.zk.security.policy import AclPolicy
+from zk_group.coordinator.zk.session.kazoo_store import KazooStore, kazoo_factory, open_kazoo
+from zk_group.coordinator.zk.store import Create
+from zk_group.coordinator.zk.znodes.group_state import SyncRequest
+from zk_group.coordinator.zk.znodes.paths import DRILL, TURN_TIMES, Brokers, GroupPaths, RegionPaths
+from zk_group.coordinator.zk.znodes.records import ASSIGN, Command, TurnRequest
+from zk_group.coordinator.zk.znodes.regions import CHECKPOINT, RegionRequest
 
 TEAM, OTHER_TEAM = "team-a", "team-b"
 GROUPS = {"g": TEAM, "slots": TEAM, "counts": TEAM, "other": OTHER_TEAM}

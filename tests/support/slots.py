@@ -9,21 +9,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from consumer.config import Subscription
-from consumer.sealing.segment_check import ORPHAN_AFTER_S
-from consumer.sealing.segment_files import ClaimedFiles, SegmentFolder
-from consumer.streaming.fetchers.config import SlotConfig, SlotSpec
-from consumer.streaming.fetchers.slot import PoolPost, Slot
-from coordinator.zk.runtime import Task, ThreadRuntime
-from coordinator.zk.security.access import ZooKeeperAccess
-from coordinator.zk.session.kazoo_store import kazoo_factory
-from coordinator.zk.znodes.partitions import PartitionSet
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.segments import Segment
 from tests.support.hand import Wrap
 from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
 from tests.support.world import World
+from zk_group.consumer.config import Subscription
+from zk_group.consumer.sealing.segment_check import ORPHAN_AFTER_S
+from zk_group.consumer.sealing.segment_files import ClaimedFiles, SegmentFolder
+from zk_group.consumer.streaming.fetchers.config import SlotConfig, SlotSpec
+from zk_group.consumer.streaming.fetchers.slot import PoolPost, Slot
+from zk_group.coordinator.zk.runtime import Task, ThreadRuntime
+from zk_group.coordinator.zk.security.access import ZooKeeperAccess
+from zk_group.coordinator.zk.session.kazoo_store import kazoo_factory
+from zk_group.coordinator.zk.znodes.partitions import PartitionSet
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.segments import Segment
 
 SESSION_MS = 2000
 PATHS = GroupPaths("g")

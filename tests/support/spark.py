@@ -13,10 +13,10 @@ import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from consumer.logs.embedded.producer import Producer
-from consumer.spark import register
-from consumer.streaming.fetchers.pool import FetcherPool
 from tests.support.world import World
+from zk_group.consumer.logs.embedded.producer import Producer
+from zk_group.consumer.spark import register
+from zk_group.consumer.streaming.fetchers.pool import FetcherPool
 
 SESSION_MS = 4000
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from consumer.spark import register
-from consumer.streaming.fetchers.pool import FetcherPool
-from coordinator.zk.runtime import on_signals
+from zk_group.consumer.spark import register
+from zk_group.consumer.streaming.fetchers.pool import FetcherPool
+from zk_group.coordinator.zk.runtime import on_signals
 
 
 def session(name: str, folder: Path) -> SparkSession:

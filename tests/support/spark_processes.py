@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psutil
 
-from coordinator.zk.embedded.ensemble import command_line, descendants
+from zk_group.coordinator.zk.embedded.ensemble import command_line, descendants
 
 EXECUTOR = "CoarseGrainedExecutorBackend"
 PYTHON = "pyspark.daemon"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from coordinator.zk.errors import OutcomeUnknown
-from coordinator.zk.store import Listing, Node, Operation, StateListener, Store, Watch
+from zk_group.coordinator.zk.errors import OutcomeUnknown
+from zk_group.coordinator.zk.store import Listing, Node, Operation, StateListener, Store, Watch
 
 Act = Callable[[], object]
 

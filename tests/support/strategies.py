@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.assignors import Assignor, RangeAssignor
+from zk_group.coordinator.assignors import Assignor, RangeAssignor
 
 
 def only(assignor: Assignor) -> dict[str, Assignor]:

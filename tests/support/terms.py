@@ -6,16 +6,16 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from coordinator.term.config import CoordinatorConfig
-from coordinator.term.directory import Directory
-from coordinator.term.elector import Election
-from coordinator.term.metrics import CoordinatorMetrics
-from coordinator.term.reading import Problems
-from coordinator.term.term import Term
-from coordinator.zk.lease import Lease
-from coordinator.zk.runtime import Runtime
-from coordinator.zk.store import Store
-from coordinator.zk.znodes.records import Topic
+from zk_group.coordinator.term.config import CoordinatorConfig
+from zk_group.coordinator.term.directory import Directory
+from zk_group.coordinator.term.elector import Election
+from zk_group.coordinator.term.metrics import CoordinatorMetrics
+from zk_group.coordinator.term.reading import Problems
+from zk_group.coordinator.term.term import Term
+from zk_group.coordinator.zk.lease import Lease
+from zk_group.coordinator.zk.runtime import Runtime
+from zk_group.coordinator.zk.store import Store
+from zk_group.coordinator.zk.znodes.records import Topic
 
 NO_DELAY: dict[str, Any] = {"zk": "unreachable:1", "group_initial_rebalance_delay_ms": 0}
 

@@ -49,11 +49,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from coordinator.assignors import Assignment, Assignor, Subscriber
-from coordinator.planning.invariants import broken_invariants
-from coordinator.planning.membership import GroupRules
-from coordinator.planning.plan import Plan, plan
-from coordinator.planning.snapshot import (
+from tests.support.strategies import only
+from tests.support.written_turns import COMMANDS, RECORD, WORDS, written
+from zk_group.coordinator.assignors import Assignment, Assignor, Subscriber
+from zk_group.coordinator.planning.invariants import broken_invariants
+from zk_group.coordinator.planning.membership import GroupRules
+from zk_group.coordinator.planning.plan import Plan, plan
+from zk_group.coordinator.planning.snapshot import (
     ChannelView,
     Compliance,
     CoordinatorFacts,
@@ -69,9 +71,9 @@ from coordinator.planning.snapshot import (
     Snapshot,
     SyncRequestView,
 )
-from coordinator.rebalance.observation import Memory, ReadTimes, observe, writing
-from coordinator.zk.errors import RebalanceFailed
-from coordinator.zk.znodes.group_state import (
+from zk_group.coordinator.rebalance.observation import Memory, ReadTimes, observe, writing
+from zk_group.coordinator.zk.errors import RebalanceFailed
+from zk_group.coordinator.zk.znodes.group_state import (
     Answer,
     Ask,
     AskMember,
@@ -83,12 +85,10 @@ from coordinator.zk.znodes.group_state import (
     Rebalance,
     Target,
 )
-from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition, by_topic
-from coordinator.zk.znodes.paths import ask_name
-from coordinator.zk.znodes.records import Channel, Command, Registration, Seat, Topic
-from coordinator.zk.znodes.regions import CONSUMERS, GroupRegion, Progress, Region, RegionMembership
-from tests.support.strategies import only
-from tests.support.written_turns import COMMANDS, RECORD, WORDS, written
+from zk_group.coordinator.zk.znodes.partitions import PartitionSet, TopicPartition, by_topic
+from zk_group.coordinator.zk.znodes.paths import ask_name
+from zk_group.coordinator.zk.znodes.records import Channel, Command, Registration, Seat, Topic
+from zk_group.coordinator.zk.znodes.regions import CONSUMERS, GroupRegion, Progress, Region, RegionMembership
 
 OFFSET = 5
 """Of every partition that a member says it runs."""

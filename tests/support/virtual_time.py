@@ -14,16 +14,16 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
-from coordinator.zk.errors import ZooKeeperUnreachable
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.security.access import ZooKeeperAccess, digest_identity
-from coordinator.zk.security.policy import AclSource
-from coordinator.zk.session import kazoo_store
-from coordinator.zk.store import Store
 from tests.simulation.runtime import SimRuntime
 from tests.simulation.scheduler import Scheduler, SimulationFailure, Thread
 from tests.simulation.zookeeper import SimulatedEnsemble
 from tests.support import wait
+from zk_group.coordinator.zk.errors import ZooKeeperUnreachable
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.security.access import ZooKeeperAccess, digest_identity
+from zk_group.coordinator.zk.security.policy import AclSource
+from zk_group.coordinator.zk.session import kazoo_store
+from zk_group.coordinator.zk.store import Store
 
 HOSTS = "model:2181"
 """Where the modelled ZooKeeper is."""

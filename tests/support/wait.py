@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.runtime import ThreadRuntime
 
 T = TypeVar("T")
 PATIENCE = float(os.environ.get("TEST_PATIENCE", "1"))

@@ -10,29 +10,36 @@ from typing import Any, TypeVar
 
 from kazoo.client import KazooClient
 
-from consumer.assignment.base import ClientAssignor
-from consumer.config import ConsumerConfig, Subscription
-from consumer.consumer import Callbacks, Consumer
-from consumer.errors import AssignmentFailed
-from consumer.logs.base import Log
-from coordinator.admin.topics import create_topic
-from coordinator.assignors import Assignor
-from coordinator.service import CoordinatorService
-from coordinator.term.config import CoordinatorConfig
-from coordinator.term.metrics import CoordinatorMetrics
-from coordinator.zk.errors import CoordinatorError, Refused
-from coordinator.zk.runtime import Task, ThreadRuntime
-from coordinator.zk.session.kazoo_store import kazoo_factory, open_kazoo
-from coordinator.zk.store import Create, Delete, SetData, Store
-from coordinator.zk.update import ensure
-from coordinator.zk.znodes.group_state import GroupState, Rebalance
-from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
-from coordinator.zk.znodes.paths import COORDINATOR, Brokers, GroupPaths
-from coordinator.zk.znodes.records import Channel, Command, CoordinatorRecord, OffsetRecord, Topic, parsed_channel
 from tests.simulation.store import SimStore
 from tests.support.memlog import MemoryLog
 from tests.support.strategies import only
 from tests.support.wait import FAR_OFF_MS, Waiting, eventually
+from zk_group.consumer.assignment.base import ClientAssignor
+from zk_group.consumer.config import ConsumerConfig, Subscription
+from zk_group.consumer.consumer import Callbacks, Consumer
+from zk_group.consumer.errors import AssignmentFailed
+from zk_group.consumer.logs.base import Log
+from zk_group.coordinator.admin.topics import create_topic
+from zk_group.coordinator.assignors import Assignor
+from zk_group.coordinator.service import CoordinatorService
+from zk_group.coordinator.term.config import CoordinatorConfig
+from zk_group.coordinator.term.metrics import CoordinatorMetrics
+from zk_group.coordinator.zk.errors import CoordinatorError, Refused
+from zk_group.coordinator.zk.runtime import Task, ThreadRuntime
+from zk_group.coordinator.zk.session.kazoo_store import kazoo_factory, open_kazoo
+from zk_group.coordinator.zk.store import Create, Delete, SetData, Store
+from zk_group.coordinator.zk.update import ensure
+from zk_group.coordinator.zk.znodes.group_state import GroupState, Rebalance
+from zk_group.coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR, Brokers, GroupPaths
+from zk_group.coordinator.zk.znodes.records import (
+    Channel,
+    Command,
+    CoordinatorRecord,
+    OffsetRecord,
+    Topic,
+    parsed_channel,
+)
 
 F = TypeVar("F", bound=Store)
 

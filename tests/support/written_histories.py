@@ -30,12 +30,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drills.checker import Event, Verdicts, Violation, check
 from tests.support.history_words import LATER, say
 from tests.support.made_asks import led
 from tests.support.made_histories import Enough, Happening, Made
 from tests.support.made_regions import region_story
 from tests.support.made_story import story
+from zk_group.drills.checker import Event, Verdicts, Violation, check
 
 STORIES: dict[str, Callable[..., Any]] = {"story": story, "asks": led, "region": region_story}
 EXPECTED = re.compile(r"(holds|[SL]\d+)( S\d+| L\d+)?( too| open| due| with| without| among)?(?:: (.*))?")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from coordinator.planning.membership import Termination
-from coordinator.planning.plan import Plan
-from coordinator.planning.regional import RegionStep
-from coordinator.planning.snapshot import SentCommand, Snapshot
-from coordinator.zk.znodes.group_state import Ask, AskMember, ClientSide, Mark, Rebalance, Target
-from coordinator.zk.znodes.partitions import PartitionSet
-from coordinator.zk.znodes.records import (
+from zk_group.coordinator.planning.membership import Termination
+from zk_group.coordinator.planning.plan import Plan
+from zk_group.coordinator.planning.regional import RegionStep
+from zk_group.coordinator.planning.snapshot import SentCommand, Snapshot
+from zk_group.coordinator.zk.znodes.group_state import Ask, AskMember, ClientSide, Mark, Rebalance, Target
+from zk_group.coordinator.zk.znodes.partitions import PartitionSet
+from zk_group.coordinator.zk.znodes.records import (
     ASSIGN,
     ASSIGNMENT_FAILED,
     DRAIN,

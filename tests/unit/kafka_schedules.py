@@ -46,12 +46,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from consumer.logs.base import LogError, Position
-from consumer.logs.kafka import client
-from consumer.logs.kafka.client import Signal
-from coordinator.zk.znodes.partitions import TopicPartition
 from tests.support.statements import split, statements
 from tests.unit.modelled_kafka import MB, Brokers, Reader
+from zk_group.consumer.logs.base import LogError, Position
+from zk_group.consumer.logs.kafka import client
+from zk_group.consumer.logs.kafka.client import Signal
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
 
 PLACE = re.compile(r"(?:([a-z]+)-)?(\d+)(?:-(\d+))?")
 
@@ -225,7 +225,7 @@ class Schedule:
         self.kafka.spoil = lambda: None
 
     def bound(self, size: str) -> None:
-        self.kafka.patched.setattr("consumer.logs.kafka.source.UNCONFIRMED_BYTES", int(size))
+        self.kafka.patched.setattr("zk_group.consumer.logs.kafka.source.UNCONFIRMED_BYTES", int(size))
 
     def forget(self) -> None:
         self.kafka.asked.clear()

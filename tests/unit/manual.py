@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
-from coordinator.zk.runtime import Condition, Event, Queue, Task, ThreadRuntime
+from zk_group.coordinator.zk.runtime import Condition, Event, Queue, Task, ThreadRuntime
 
 T = TypeVar("T")
 

@@ -11,11 +11,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from consumer.logs.base import Fetch, LogError, OffsetAndTimestamp, Position
-from consumer.logs.kafka.client import END, OUT_OF_RANGE, BrokerStats, Columns, Signal
-from consumer.logs.kafka.requests import EARLIEST, NO_TOPIC, Described, Unanswered, refused
-from consumer.logs.kafka.source import KafkaLog
-from coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.consumer.logs.base import Fetch, LogError, OffsetAndTimestamp, Position
+from zk_group.consumer.logs.kafka.client import END, OUT_OF_RANGE, BrokerStats, Columns, Signal
+from zk_group.consumer.logs.kafka.requests import EARLIEST, NO_TOPIC, Described, Unanswered, refused
+from zk_group.consumer.logs.kafka.source import KafkaLog
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
 
 Place = tuple[str, int]
 
@@ -339,11 +339,11 @@ def modelled_kafka() -> Iterator[Brokers]:
     with pytest.MonkeyPatch.context() as patched:
         kafka = Brokers(patched)
         for module in ("connection", "source", "topics"):
-            patched.setattr(f"consumer.logs.kafka.{module}.time", SimpleNamespace(monotonic=lambda: kafka.now))
-        patched.setattr("consumer.logs.kafka.connection.KafkaClient", kafka.client)
+            patched.setattr(f"zk_group.consumer.logs.kafka.{module}.time", SimpleNamespace(monotonic=lambda: kafka.now))
+        patched.setattr("zk_group.consumer.logs.kafka.connection.KafkaClient", kafka.client)
         # Time of the test passes without that of the lookup's thread.
-        patched.setattr("consumer.logs.kafka.connection.wait", lambda some, _: wait(some, kafka.lookup_wait_s))
-        patched.setattr("consumer.logs.kafka.source.POLL_RECORDS", 10)
+        patched.setattr("zk_group.consumer.logs.kafka.connection.wait", lambda some, _: wait(some, kafka.lookup_wait_s))
+        patched.setattr("zk_group.consumer.logs.kafka.source.POLL_RECORDS", 10)
         yield kafka
         for log in kafka.logs:
             log.close()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from coordinator.assignors import Assignment, Assignor, RangeAssignor, RoundRobinAssignor, Subscriber, assigned
-from coordinator.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
-from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition, partition_set
-from coordinator.zk.znodes.ranges import decode
+from zk_group.coordinator.assignors import Assignment, Assignor, RangeAssignor, RoundRobinAssignor, Subscriber, assigned
+from zk_group.coordinator.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
+from zk_group.coordinator.zk.znodes.partitions import PartitionSet, TopicPartition, partition_set
+from zk_group.coordinator.zk.znodes.ranges import decode
 
 STRATEGIES: dict[str, Assignor] = {
     each.name: each for each in (RangeAssignor(), RoundRobinAssignor(), StickyAssignor(), CooperativeStickyAssignor())

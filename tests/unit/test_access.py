@@ -16,11 +16,12 @@ import pytest
 from click.testing import CliRunner
 from kazoo.protocol.connection import ConnectionDropped
 
-from consumer.config import ConsumerConfig
-from consumer.streaming.fetchers.config import SlotConfig
-from coordinator.zk.errors import UsageError
-from coordinator.zk.process.cli import command_access, zk_config_option
-from coordinator.zk.security.access import (
+from tests.support.secured import MadeCA
+from zk_group.consumer.config import ConsumerConfig
+from zk_group.consumer.streaming.fetchers.config import SlotConfig
+from zk_group.coordinator.zk.errors import UsageError
+from zk_group.coordinator.zk.process.cli import command_access, zk_config_option
+from zk_group.coordinator.zk.security.access import (
     LARGEST_FILE,
     Credentials,
     ZooKeeperAccess,
@@ -29,8 +30,7 @@ from coordinator.zk.security.access import (
     read_credentials,
     refusal_of,
 )
-from coordinator.zk.session.kazoo_store import open_kazoo
-from tests.support.secured import MadeCA
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
 
 SECRET = "correct-horse"
 

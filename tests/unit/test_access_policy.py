@@ -9,8 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from coordinator.zk.errors import BadData, NotAuthorized, UsageError
-from coordinator.zk.security.policy import (
+from tests.support.points import Point, at_every_point
+from zk_group.coordinator.zk.errors import BadData, NotAuthorized, UsageError
+from zk_group.coordinator.zk.security.policy import (
     RIGHTS,
     AclPolicy,
     AclSource,
@@ -21,10 +22,9 @@ from coordinator.zk.security.policy import (
     letters_of,
     pattern_of,
 )
-from coordinator.zk.store import DENIED, Acl, AclEntry, AclStore, Create, Listing, Node, SetData, Stat, Watch
-from coordinator.zk.wire import OPEN_ACL
-from coordinator.zk.znodes.paths import ACL_POLICY, CONSUMERS, GROUPS, TURN_TIMES, GroupPaths, RegionPaths
-from tests.support.points import Point, at_every_point
+from zk_group.coordinator.zk.store import DENIED, Acl, AclEntry, AclStore, Create, Listing, Node, SetData, Stat, Watch
+from zk_group.coordinator.zk.wire import OPEN_ACL
+from zk_group.coordinator.zk.znodes.paths import ACL_POLICY, CONSUMERS, GROUPS, TURN_TIMES, GroupPaths, RegionPaths
 
 HASH = "a" * 27 + "="
 SECURE = AclPolicy(True, False, ("sasl:c",), ("sasl:o",), ("sasl:r",))

@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from consumer.assignment import base
-from consumer.assignment.adapter import CoordinatorStrategy
-from consumer.assignment.consumers import ENTRY_POINTS, client_assignors, named
-from consumer.assignment.lag import LagAssignor
-from coordinator.assignors import Assignment, RangeAssignor, Subscriber, assigned, registry
-from coordinator.zk.errors import UsageError
-from drills.workloads import slot
-from drills.workloads.slot import DrillAssignor
 from tests.unit.test_client_assignors import assigned_by, subscribes
+from zk_group.consumer.assignment import base
+from zk_group.consumer.assignment.adapter import CoordinatorStrategy
+from zk_group.consumer.assignment.consumers import ENTRY_POINTS, client_assignors, named
+from zk_group.consumer.assignment.lag import LagAssignor
+from zk_group.coordinator.assignors import Assignment, RangeAssignor, Subscriber, assigned, registry
+from zk_group.coordinator.zk.errors import UsageError
+from zk_group.drills.workloads import slot
+from zk_group.drills.workloads.slot import DrillAssignor
 
 THEIRS = "a_third_partys_module"
 
@@ -271,7 +271,7 @@ def test_unusable_assignor_of_an_application_is_refused_at_once(given: list[base
 
 
 class Gate(threading.Event):
-    """As `drills.workloads.process.Gate`, which takes signals: open while it is set."""
+    """As `zk_group.drills.workloads.process.Gate`, which takes signals: open while it is set."""
 
     is_open = property(threading.Event.is_set)
     pass_through = threading.Event.wait

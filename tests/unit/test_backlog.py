@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.planning.backpressure import (
+from zk_group.coordinator.planning.backpressure import (
     HURRY_BYTES,
     MOST_RETAINED,
     UNKNOWN,
@@ -25,7 +25,7 @@ from coordinator.planning.backpressure import (
     shortest_intervals_ms,
     shown_bytes,
 )
-from coordinator.zk.znodes.segments import SegmentsRecord
+from zk_group.coordinator.zk.znodes.segments import SegmentsRecord
 
 BOUNDS = Bounds(segments=100, size=1000)
 FREE = SegmentsRecord(collected=7)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.zk.backoff import Backoff
+from zk_group.coordinator.zk.backoff import Backoff
 
 
 def test_backoff_doubles_with_each_failure_in_a_row_up_to_its_bound() -> None:

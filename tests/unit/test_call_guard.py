@@ -11,11 +11,11 @@ from contextlib import suppress
 
 import pytest
 
-from consumer.errors import Closed, ConcurrentModification, Inherited
-from consumer.membership.call_guard import CallGuard, exclusive, shared
-from coordinator.zk.errors import UsageError
-from coordinator.zk.runtime import ThreadRuntime
 from tests.unit.manual import ManualRuntime
+from zk_group.consumer.errors import Closed, ConcurrentModification, Inherited
+from zk_group.consumer.membership.call_guard import CallGuard, exclusive, shared
+from zk_group.coordinator.zk.errors import UsageError
+from zk_group.coordinator.zk.runtime import ThreadRuntime
 
 RUNTIME = ThreadRuntime()
 

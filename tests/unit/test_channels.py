@@ -10,13 +10,17 @@ from unittest.mock import Mock
 
 import pytest
 
-from coordinator.planning.membership import GroupRules
-from coordinator.planning.plan import Plan, plan
-from coordinator.planning.snapshot import Snapshot
-from coordinator.rebalance.group_reader import GroupZnodes
-from coordinator.rebalance.rebalancer import PARTITIONS_A_STEP, Step, steps, with_state
-from coordinator.zk.errors import RebalanceFailed
-from coordinator.zk.store import (
+from tests.support.strategies import RANGE
+from tests.support.terms import a_term
+from tests.support.turns import snapshot_of, with_facts
+from tests.unit.manual import ManualRuntime
+from zk_group.coordinator.planning.membership import GroupRules
+from zk_group.coordinator.planning.plan import Plan, plan
+from zk_group.coordinator.planning.snapshot import Snapshot
+from zk_group.coordinator.rebalance.group_reader import GroupZnodes
+from zk_group.coordinator.rebalance.rebalancer import PARTITIONS_A_STEP, Step, steps, with_state
+from zk_group.coordinator.zk.errors import RebalanceFailed
+from zk_group.coordinator.zk.store import (
     MAX_COMMIT_BYTES,
     MAX_OPERATIONS,
     Check,
@@ -26,14 +30,17 @@ from coordinator.zk.store import (
     SetData,
     operation_bytes,
 )
-from coordinator.zk.znodes.group_state import Answer, GroupState, MemberAnswer
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GroupPaths
-from coordinator.zk.znodes.records import START_FETCHER, BegunRecord, Command, OffsetRecord, Topic, parsed_channel
-from tests.support.strategies import RANGE
-from tests.support.terms import a_term
-from tests.support.turns import snapshot_of, with_facts
-from tests.unit.manual import ManualRuntime
+from zk_group.coordinator.zk.znodes.group_state import Answer, GroupState, MemberAnswer
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GroupPaths
+from zk_group.coordinator.zk.znodes.records import (
+    START_FETCHER,
+    BegunRecord,
+    Command,
+    OffsetRecord,
+    Topic,
+    parsed_channel,
+)
 
 PATHS = GroupPaths("g")
 HANGS, HAS_DIED = "idle=300.0", "gone"

@@ -12,16 +12,16 @@ from random import Random
 
 import pytest
 
-from coordinator.zk.errors import BadData
-from drills.checker import HELD, check, check_files
-from drills.checker.__main__ import main
-from drills.checker.replay import history_files
-from drills.checker.replay.history_files import merged
-from drills.checker.replay.txn_log import MAGIC, transactions
 from tests.support.made_histories import Made
 from tests.support.made_regions import region_story
 from tests.support.made_story import G, story
 from tests.support.written_histories import changed
+from zk_group.coordinator.zk.errors import BadData
+from zk_group.drills.checker import HELD, check, check_files
+from zk_group.drills.checker.__main__ import main
+from zk_group.drills.checker.replay import history_files
+from zk_group.drills.checker.replay.history_files import merged
+from zk_group.drills.checker.replay.txn_log import MAGIC, transactions
 
 
 def write(path: Path, events: Iterable[Made | str]) -> Path:

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from coordinator.zk.store import Create, Delete
-from coordinator.zk.znodes.group_state import COMPLETING, GroupState
-from coordinator.zk.znodes.segments import SealedRange
-from drills.checker import HELD, check
-from drills.checker.invariants.s5_dataframe import rows_of
-from drills.checker.replay.reading import read_channel, read_command, read_offset, read_segment, read_state
-from drills.checker.replay.sketches import NOTHING, of_range
 from tests.support.made_histories import BOUNDS, Made
 from tests.support.made_story import G, StoryHistory, story
 from tests.support.written_histories import STORIES, Case, breaks, cases, held, names, only, spoilt
+from zk_group.coordinator.zk.store import Create, Delete
+from zk_group.coordinator.zk.znodes.group_state import COMPLETING, GroupState
+from zk_group.coordinator.zk.znodes.segments import SealedRange
+from zk_group.drills.checker import HELD, check
+from zk_group.drills.checker.invariants.s5_dataframe import rows_of
+from zk_group.drills.checker.replay.reading import read_channel, read_command, read_offset, read_segment, read_state
+from zk_group.drills.checker.replay.sketches import NOTHING, of_range
 
 FILES = sorted(Path(__file__).with_name("checker").glob("*.txt"))
 CASES = {file.stem: cases(file) for file in FILES}

@@ -14,25 +14,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumer.errors import SegmentError
-from consumer.fetching.polling import Fetcher
-from consumer.logs import checked_file, open_log
-from consumer.logs.base import LOG_SCHEMA, Fetch, LogError, Position
-from consumer.logs.checked_file import CheckedFile, write_checked
-from consumer.logs.embedded.log import STORED_SCHEMA, file_name
-from consumer.logs.embedded.producer import Appender, PendingRecords, stored_batches
-from consumer.logs.kafka.client import RecordRun, runs
-from consumer.logs.kafka.partition import Partition, UnconfirmedQueue
-from consumer.sealing.sealer import OpenSegment
-from consumer.sealing.segment_check import SegmentCheck
-from consumer.sealing.segment_files import SegmentFolder, sealed_rows
-from consumer.streaming.source.data_source import records
-from consumer.streaming.source.segment_index import Sealed
-from coordinator.zk.errors import BadData
-from coordinator.zk.znodes.partitions import RESET, Discontinuity, TopicPartition
-from coordinator.zk.znodes.segments import Missing, SealedRange, Segment
 from tests.support.files_without_checksums import LOG_FILE, SEGMENT
 from tests.support.sealed import records_in
+from zk_group.consumer.errors import SegmentError
+from zk_group.consumer.fetching.polling import Fetcher
+from zk_group.consumer.logs import checked_file, open_log
+from zk_group.consumer.logs.base import LOG_SCHEMA, Fetch, LogError, Position
+from zk_group.consumer.logs.checked_file import CheckedFile, write_checked
+from zk_group.consumer.logs.embedded.log import STORED_SCHEMA, file_name
+from zk_group.consumer.logs.embedded.producer import Appender, PendingRecords, stored_batches
+from zk_group.consumer.logs.kafka.client import RecordRun, runs
+from zk_group.consumer.logs.kafka.partition import Partition, UnconfirmedQueue
+from zk_group.consumer.sealing.sealer import OpenSegment
+from zk_group.consumer.sealing.segment_check import SegmentCheck
+from zk_group.consumer.sealing.segment_files import SegmentFolder, sealed_rows
+from zk_group.consumer.streaming.source.data_source import records
+from zk_group.consumer.streaming.source.segment_index import Sealed
+from zk_group.coordinator.zk.errors import BadData
+from zk_group.coordinator.zk.znodes.partitions import RESET, Discontinuity, TopicPartition
+from zk_group.coordinator.zk.znodes.segments import Missing, SealedRange, Segment
 
 from .modelled_kafka import columns
 

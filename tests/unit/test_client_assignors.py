@@ -16,22 +16,22 @@ from unittest.mock import DEFAULT, Mock
 
 import pytest
 
-from consumer.assignment.adapter import CoordinatorStrategy
-from consumer.assignment.base import Assignment, ClientAssignor, Cluster, Held
-from consumer.assignment.consumers import LeaderLookup
-from consumer.assignment.lag import LagAssignor
-from consumer.assignment.metadata import ConsumerMetadata
-from consumer.assignment.rack import RackAssignor
-from consumer.membership.call_guard import MemberContext
-from coordinator.assignors import RangeAssignor, Subscriber
-from coordinator.zk.errors import BadData, ConnectionLost, RebalanceFailed, UsageError
-from coordinator.zk.znodes.group_state import MAX_METADATA_BYTES
-from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import Topic
 from tests.property.tree import MemoryTree
 from tests.support.memlog import MemoryLog
 from tests.unit.strategies import STRATEGIES, parts
+from zk_group.consumer.assignment.adapter import CoordinatorStrategy
+from zk_group.consumer.assignment.base import Assignment, ClientAssignor, Cluster, Held
+from zk_group.consumer.assignment.consumers import LeaderLookup
+from zk_group.consumer.assignment.lag import LagAssignor
+from zk_group.consumer.assignment.metadata import ConsumerMetadata
+from zk_group.consumer.assignment.rack import RackAssignor
+from zk_group.consumer.membership.call_guard import MemberContext
+from zk_group.coordinator.assignors import RangeAssignor, Subscriber
+from zk_group.coordinator.zk.errors import BadData, ConnectionLost, RebalanceFailed, UsageError
+from zk_group.coordinator.zk.znodes.group_state import MAX_METADATA_BYTES
+from zk_group.coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.records import Topic
 
 Racks = Mapping[TopicPartition, frozenset[str]]
 

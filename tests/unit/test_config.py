@@ -18,19 +18,19 @@ import pytest
 from click.testing import CliRunner
 from kazoo.hosts import collect_hosts
 
-from consumer.cli import main as consumer_main
-from consumer.cli.run import run as consumer_run
-from consumer.config import ConsumerConfig, Subscription
-from consumer.streaming.source.options import SourceConfig
-from coordinator.cli import main
-from coordinator.cli.run import run as coordinator_run
-from coordinator.term.config import CoordinatorConfig
-from coordinator.zk.embedded.ensemble import LONGEST_ANSWER, four_letter_word
-from coordinator.zk.errors import UsageError, ZooKeeperUnreachable
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.session import kazoo_client
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.values import checked_hosts, load, parsed_hosts
+from zk_group.consumer.cli import main as consumer_main
+from zk_group.consumer.cli.run import run as consumer_run
+from zk_group.consumer.config import ConsumerConfig, Subscription
+from zk_group.consumer.streaming.source.options import SourceConfig
+from zk_group.coordinator.cli import main
+from zk_group.coordinator.cli.run import run as coordinator_run
+from zk_group.coordinator.term.config import CoordinatorConfig
+from zk_group.coordinator.zk.embedded.ensemble import LONGEST_ANSWER, four_letter_word
+from zk_group.coordinator.zk.errors import UsageError, ZooKeeperUnreachable
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.session import kazoo_client
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.values import checked_hosts, load, parsed_hosts
 
 ZK = {"zk": "localhost:2181"}
 

@@ -9,12 +9,12 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from coordinator.zk.znodes.partitions import TopicPartition
-from drills.conformance import event_lines
-from drills.conformance.bench import OPTIONAL, Scenario, each_runs_once
-from drills.conformance.cli import SCENARIOS, acted, multis_of_consumers
-from drills.conformance.event_lines import EventLines, NotConforming, Trial, Trials
 from tests.support.pages import ROOT
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.drills.conformance import event_lines
+from zk_group.drills.conformance.bench import OPTIONAL, Scenario, each_runs_once
+from zk_group.drills.conformance.cli import SCENARIOS, acted, multis_of_consumers
+from zk_group.drills.conformance.event_lines import EventLines, NotConforming, Trial, Trials
 
 ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
 T0 = {"topic": "t", "partition": 0}

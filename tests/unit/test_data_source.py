@@ -8,18 +8,18 @@ import sys
 
 import pytest
 
-from consumer.logs.base import LogError, TopicIdPartition
-from consumer.streaming.gc_tuning import fewer_collections
-from consumer.streaming.source.data_source import progress_of, stands_of
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import Channel, OffsetRecord
 from tests.property.tree import MemoryTree
 from tests.support.memlog import MemoryLog
+from zk_group.consumer.logs.base import LogError, TopicIdPartition
+from zk_group.consumer.streaming.gc_tuning import fewer_collections
+from zk_group.consumer.streaming.source.data_source import progress_of, stands_of
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.records import Channel, OffsetRecord
 
 IN_A_WORKER = """
 import gc
-from consumer.streaming.source.data_source import records
+from zk_group.consumer.streaming.source.data_source import records
 
 assert not list(records([], True))
 frozen, left = gc.get_freeze_count(), len(gc.get_objects())

@@ -18,14 +18,6 @@ from typing import Any
 
 import pytest
 
-from consumer.config import ConsumerConfig
-from consumer.streaming.fetchers.config import SlotConfig
-from consumer.streaming.source.options import OPTIONS, SourceConfig
-from coordinator.cli import PLACES
-from coordinator.cli import main as coordinator_main
-from coordinator.term.config import CoordinatorConfig
-from coordinator.zk.errors import AuthenticationFailed, MissingProgram, NotAuthorized, UsageError
-from coordinator.zk.values import load
 from tests.support.pages import (
     ROOT,
     broken_links,
@@ -37,6 +29,14 @@ from tests.support.pages import (
     section,
     shown_commands,
 )
+from zk_group.consumer.config import ConsumerConfig
+from zk_group.consumer.streaming.fetchers.config import SlotConfig
+from zk_group.consumer.streaming.source.options import OPTIONS, SourceConfig
+from zk_group.coordinator.cli import PLACES
+from zk_group.coordinator.cli import main as coordinator_main
+from zk_group.coordinator.term.config import CoordinatorConfig
+from zk_group.coordinator.zk.errors import AuthenticationFailed, MissingProgram, NotAuthorized, UsageError
+from zk_group.coordinator.zk.values import load
 
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "zk_paths.md")),

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.zk.errors import UsageError, ZooKeeperUnreachable
-from coordinator.zk.security.access import AUTH_VARIABLE, ZooKeeperAccess, digest_identity, read_credentials
-from drills.base.processes import own_environment
-from drills.base.settings import Settings
-from drills.environments import containers, external
-from drills.environments.base import COORDINATOR, MEMBER, OPERATOR, ROLES, DrillAccess
-from drills.environments.containers import Containers, EngineError
-from drills.environments.external import External
-from drills.evidence.files import granted_otherwise
-from drills.runner import DRILLS, DrillOptions
 from tests.support.made_drill import happened
+from zk_group.coordinator.zk.errors import UsageError, ZooKeeperUnreachable
+from zk_group.coordinator.zk.security.access import AUTH_VARIABLE, ZooKeeperAccess, digest_identity, read_credentials
+from zk_group.drills.base.processes import own_environment
+from zk_group.drills.base.settings import Settings
+from zk_group.drills.environments import containers, external
+from zk_group.drills.environments.base import COORDINATOR, MEMBER, OPERATOR, ROLES, DrillAccess
+from zk_group.drills.environments.containers import Containers, EngineError
+from zk_group.drills.environments.external import External
+from zk_group.drills.evidence.files import granted_otherwise
+from zk_group.drills.runner import DRILLS, DrillOptions
 
 # ---- containers, and their removal after any error
 

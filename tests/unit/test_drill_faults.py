@@ -15,18 +15,18 @@ from typing import Any, cast
 import pytest
 import trustme
 
-from coordinator.zk.embedded.directory import Ports, choose_ports, is_free
-from coordinator.zk.errors import BadData
-from coordinator.zk.security.access import ZooKeeperAccess
-from drills.environments.containers import EngineError
-from drills.faults import proxy
-from drills.faults.proxy import GET_DATA, MULTI
-from drills.runner import DRILLS
-from drills.testbed.commands import Proxies
-from drills.testbed.testbed import Stage
 from tests.support import made_packets
 from tests.support.proxy import Proxy
 from tests.support.wait import eventually
+from zk_group.coordinator.zk.embedded.directory import Ports, choose_ports, is_free
+from zk_group.coordinator.zk.errors import BadData
+from zk_group.coordinator.zk.security.access import ZooKeeperAccess
+from zk_group.drills.environments.containers import EngineError
+from zk_group.drills.faults import proxy
+from zk_group.drills.faults.proxy import GET_DATA, MULTI
+from zk_group.drills.runner import DRILLS
+from zk_group.drills.testbed.commands import Proxies
+from zk_group.drills.testbed.testbed import Stage
 
 # ---- recorded before the injection, and undone even when incomplete
 

@@ -7,10 +7,20 @@ from typing import Any
 
 import pytest
 
-from coordinator.zk.znodes.group_state import COMPLETING, FAILED, STABLE, Ask, AskMember, ClientSide, GroupState, Target
-from coordinator.zk.znodes.paths import COORDINATOR
-from coordinator.zk.znodes.records import ASSIGNMENT_FAILED, START_FETCHER, STOP_FETCHER, Command
-from drills.evidence.fetch_intervals import (
+from tests.support.made_drill import GROUP, begin, changed, commit, created, deleted, event, halt, happened
+from zk_group.coordinator.zk.znodes.group_state import (
+    COMPLETING,
+    FAILED,
+    STABLE,
+    Ask,
+    AskMember,
+    ClientSide,
+    GroupState,
+    Target,
+)
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR
+from zk_group.coordinator.zk.znodes.records import ASSIGNMENT_FAILED, START_FETCHER, STOP_FETCHER, Command
+from zk_group.drills.evidence.fetch_intervals import (
     AskSummary,
     asked,
     asks_of,
@@ -21,8 +31,7 @@ from drills.evidence.fetch_intervals import (
     last_holders,
     read_elsewhere,
 )
-from drills.evidence.measurements import BROKER_RETURNS, changes_of_members, least_moved, measured, replayed
-from tests.support.made_drill import GROUP, begin, changed, commit, created, deleted, event, halt, happened
+from zk_group.drills.evidence.measurements import BROKER_RETURNS, changes_of_members, least_moved, measured, replayed
 
 Made = dict[str, Any]
 

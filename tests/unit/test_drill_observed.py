@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from coordinator.zk.errors import BadData
-from coordinator.zk.session.kazoo_store import RecordedMulti, WriteRecord
-from coordinator.zk.store import Check, Create, Delete, Operation, SetData, TreeEvent
-from coordinator.zk.wire import Multi
-from drills.evidence.watch_observer import Observed, observed, writes_in
-from drills.faults.proxy import ZxidClock
 from tests.support import made_packets
+from zk_group.coordinator.zk.errors import BadData
+from zk_group.coordinator.zk.session.kazoo_store import RecordedMulti, WriteRecord
+from zk_group.coordinator.zk.store import Check, Create, Delete, Operation, SetData, TreeEvent
+from zk_group.coordinator.zk.wire import Multi
+from zk_group.drills.evidence.watch_observer import Observed, observed, writes_in
+from zk_group.drills.faults.proxy import ZxidClock
 
 ROOT = "/drill"
 WHO = {0xA: "a#1", 0xB: "b#2"}

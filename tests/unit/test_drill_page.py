@@ -14,10 +14,23 @@ from typing import Any
 
 import pytest
 
-from drills.reports.drawing import Axis, picture, ticks, trace, window
-from drills.reports.facts import readable, text
-from drills.reports.page import environment, markdown, page
-from drills.reports.timeline import (
+from tests.support.made_drill import (
+    DRILLS,
+    TWO_FETCHERS,
+    begin,
+    consumer,
+    created,
+    event,
+    fetch,
+    halt,
+    happened,
+    history,
+    run,
+)
+from zk_group.drills.reports.drawing import Axis, picture, ticks, trace, window
+from zk_group.drills.reports.facts import readable, text
+from zk_group.drills.reports.page import environment, markdown, page
+from zk_group.drills.reports.timeline import (
     CONSUMER,
     ELECTED,
     FETCH,
@@ -34,19 +47,6 @@ from drills.reports.timeline import (
     gaps,
     overlaps,
     timeline_of,
-)
-from tests.support.made_drill import (
-    DRILLS,
-    TWO_FETCHERS,
-    begin,
-    consumer,
-    created,
-    event,
-    fetch,
-    halt,
-    happened,
-    history,
-    run,
 )
 
 NASTY = "<script>alert(1)</script>\"'&<b>`|*"

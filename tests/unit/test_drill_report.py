@@ -10,17 +10,26 @@ from typing import Any
 
 import pytest
 
-from coordinator.admin.groups import ShownCommand, ShownGroup, ShownMember, ShownPartition
-from coordinator.zk.znodes.group_state import GroupState
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.records import STOP_FETCHER, Channel, Command
-from drills.evidence.files import merged_history, with_strangers
-from drills.evidence.measurements import FAIL, INCONCLUSIVE, PASS, Measured, RecordCounts, counted, decided, together
-from drills.reports.facts import MINUS, NUMBERS, amount, further_numbers, moment, numbers, seconds, sentences
-from drills.reports.page import code, markdown, plain
-from drills.testbed.commands import has_remnants
 from tests.support.made_drill import DRILLS, happened, history, run
 from tests.support.made_histories import BOUNDS
+from zk_group.coordinator.admin.groups import ShownCommand, ShownGroup, ShownMember, ShownPartition
+from zk_group.coordinator.zk.znodes.group_state import GroupState
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.records import STOP_FETCHER, Channel, Command
+from zk_group.drills.evidence.files import merged_history, with_strangers
+from zk_group.drills.evidence.measurements import (
+    FAIL,
+    INCONCLUSIVE,
+    PASS,
+    Measured,
+    RecordCounts,
+    counted,
+    decided,
+    together,
+)
+from zk_group.drills.reports.facts import MINUS, NUMBERS, amount, further_numbers, moment, numbers, seconds, sentences
+from zk_group.drills.reports.page import code, markdown, plain
+from zk_group.drills.testbed.commands import has_remnants
 
 REPORTS = Path(__file__).with_name("drill_reports")
 

@@ -19,18 +19,18 @@ import psutil
 import pytest
 from click.testing import CliRunner, Result
 
-from coordinator.cli import main
-from coordinator.zk.embedded.directory import EnsembleError
-from coordinator.zk.embedded.ensemble import command_line
-from coordinator.zk.errors import MissingProgram, ZooKeeperUnreachable
-from drills.base.processes import ENDINGS, INTERRUPTS, NotReached, Process, end_all, finished, held
-from drills.base.settings import Settings
-from drills.environments import containers
-from drills.environments.base import DrillAccess, Embedded, Environment
-from drills.runner import DRILLS, DrillOptions, DrillRun, _window, run_drill
-from drills.scenarios.definition import Drill
-from drills.testbed.testbed import DataFrameReader
 from tests.support.wait import eventually
+from zk_group.coordinator.cli import main
+from zk_group.coordinator.zk.embedded.directory import EnsembleError
+from zk_group.coordinator.zk.embedded.ensemble import command_line
+from zk_group.coordinator.zk.errors import MissingProgram, ZooKeeperUnreachable
+from zk_group.drills.base.processes import ENDINGS, INTERRUPTS, NotReached, Process, end_all, finished, held
+from zk_group.drills.base.settings import Settings
+from zk_group.drills.environments import containers
+from zk_group.drills.environments.base import DrillAccess, Embedded, Environment
+from zk_group.drills.runner import DRILLS, DrillOptions, DrillRun, _window, run_drill
+from zk_group.drills.scenarios.definition import Drill
+from zk_group.drills.testbed.testbed import DataFrameReader
 
 NAME = "coordinator-sigkill"
 AWAY: Any = SimpleNamespace(
@@ -74,7 +74,7 @@ def test_region_drill_has_no_numbers_without_its_reports(tmp_path: Path, name: s
 # ---- endings of `drill run` after errors outside of the product
 
 
-cli = importlib.import_module("drills.cli")
+cli = importlib.import_module("zk_group.drills.cli")
 OPENED = cli._opened
 TIMED_OUT = subprocess.TimeoutExpired(["docker", "compose", "up"], 120.0)
 

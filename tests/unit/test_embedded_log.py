@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumer.logs import open_log
-from consumer.logs.base import LOG_SCHEMA, Log, LogError, OffsetAndTimestamp, OffsetOutOfRange, UnknownTopic
-from consumer.logs.embedded.log import EmbeddedLog, file_name, remove_topic
-from consumer.logs.embedded.producer import ABANDONED_AFTER_S, Appender, PendingRecords, stored_batches, sweep
-from coordinator.zk.below import opened_folder
-from coordinator.zk.errors import UsageError
+from zk_group.consumer.logs import open_log
+from zk_group.consumer.logs.base import LOG_SCHEMA, Log, LogError, OffsetAndTimestamp, OffsetOutOfRange, UnknownTopic
+from zk_group.consumer.logs.embedded.log import EmbeddedLog, file_name, remove_topic
+from zk_group.consumer.logs.embedded.producer import ABANDONED_AFTER_S, Appender, PendingRecords, stored_batches, sweep
+from zk_group.coordinator.zk.below import opened_folder
+from zk_group.coordinator.zk.errors import UsageError
 
 TOPIC, ID = "flights", "0kqJ7XyNT_aWnRk5bWq8Zg"
 LARGE = 1 << 30
@@ -47,11 +47,11 @@ def values(log: Log, offset: int) -> list[bytes]:
 
 FIRST_FETCH = """
 import sys
-from consumer.consumer import records_of
-from consumer.logs.base import Fetch
-from consumer.logs import open_log
-from consumer.sealing.segment_files import SegmentFolder
-from coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.consumer.consumer import records_of
+from zk_group.consumer.logs.base import Fetch
+from zk_group.consumer.logs import open_log
+from zk_group.consumer.sealing.segment_files import SegmentFolder
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
 
 _, log_dir, segments_dir, topic, topic_id = sys.argv
 log = open_log(log_dir)

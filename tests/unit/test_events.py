@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
-from consumer.cli.output import EventLines, RecordLines
-from consumer.consumer import Record
-from consumer.errors import AssignmentFailed, CommitFailed
-from coordinator.admin.channel_watch import (
+from tests.support.events import DEAD, JOINED, REBALANCING, STARTED, GroupEvents, RuleBroken, replayed
+from tests.support.statements import statements
+from tests.support.turns import snapshot_of, with_facts
+from zk_group.consumer.cli.output import EventLines, RecordLines
+from zk_group.consumer.consumer import Record
+from zk_group.consumer.errors import AssignmentFailed, CommitFailed
+from zk_group.coordinator.admin.channel_watch import (
     ACKNOWLEDGED,
     COMMAND,
     GONE_UNREAD,
@@ -24,11 +27,11 @@ from coordinator.admin.channel_watch import (
     removed,
     sent,
 )
-from coordinator.planning.rebalance_history import in_order
-from coordinator.planning.report import history_of
-from coordinator.zk.znodes.group_state import ClientProtocols, Rebalance
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.records import (
+from zk_group.coordinator.planning.rebalance_history import in_order
+from zk_group.coordinator.planning.report import history_of
+from zk_group.coordinator.zk.znodes.group_state import ClientProtocols, Rebalance
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.records import (
     ASSIGN,
     ASSIGNMENT_FAILED,
     START_FETCHER,
@@ -37,9 +40,6 @@ from coordinator.zk.znodes.records import (
     Command,
     Registration,
 )
-from tests.support.events import DEAD, JOINED, REBALANCING, STARTED, GroupEvents, RuleBroken, replayed
-from tests.support.statements import statements
-from tests.support.turns import snapshot_of, with_facts
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -19,8 +19,11 @@ from typing import Any
 
 import pytest
 
-from coordinator.planning.plan import Plan
-from coordinator.planning.snapshot import (
+from tests.support.statements import split, statements
+from tests.support.turns import cases
+from tests.unit.manual import ManualRuntime
+from zk_group.coordinator.planning.plan import Plan
+from zk_group.coordinator.planning.snapshot import (
     ChannelView,
     CoordinatorFacts,
     MemberFacts,
@@ -29,7 +32,7 @@ from coordinator.planning.snapshot import (
     Snapshot,
     wave_of,
 )
-from coordinator.rebalance.observation import (
+from zk_group.coordinator.rebalance.observation import (
     AT_ONCE,
     LOSS_PAUSE_S,
     PAUSE_S,
@@ -39,13 +42,10 @@ from coordinator.rebalance.observation import (
     observe,
     written,
 )
-from coordinator.zk.znodes.group_state import GroupState
-from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
-from coordinator.zk.znodes.records import ASSIGN, DRAIN, START_FETCHER, STOP_FETCHER, Channel, Command
-from coordinator.zk.znodes.regions import Order, Progress
-from tests.support.statements import split, statements
-from tests.support.turns import cases
-from tests.unit.manual import ManualRuntime
+from zk_group.coordinator.zk.znodes.group_state import GroupState
+from zk_group.coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
+from zk_group.coordinator.zk.znodes.records import ASSIGN, DRAIN, START_FETCHER, STOP_FETCHER, Channel, Command
+from zk_group.coordinator.zk.znodes.regions import Order, Progress
 
 
 def parts(text: str) -> PartitionSet:

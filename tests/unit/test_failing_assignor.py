@@ -11,23 +11,23 @@ from unittest.mock import Mock
 
 import pytest
 
-from consumer.membership.registration import register
-from coordinator.assignors import Assignment, RangeAssignor, Subscriber, assigned
-from coordinator.rebalance.handlers import HandledGroup, Handlers
-from coordinator.rebalance.pacing import TurnPaces
-from coordinator.rebalance.rebalancer import Turn
-from coordinator.term.operator_requests import OperatorRequests, Requested
-from coordinator.term.request_queue import GroupTurn, Request, Trigger
-from coordinator.term.term import LeaseLapsed
-from coordinator.zk.errors import ConnectionLost, EpochOver, RebalanceFailed
-from coordinator.zk.znodes.group_state import GroupState
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, LONGEST_FAULT, GroupPaths
-from coordinator.zk.znodes.records import EpochRecord, Registration, Topic
 from tests.property.tree import MemoryTree
 from tests.support.strategies import RANGE, only
 from tests.support.terms import a_term, directory_of
 from tests.unit.manual import ManualRuntime
+from zk_group.consumer.membership.registration import register
+from zk_group.coordinator.assignors import Assignment, RangeAssignor, Subscriber, assigned
+from zk_group.coordinator.rebalance.handlers import HandledGroup, Handlers
+from zk_group.coordinator.rebalance.pacing import TurnPaces
+from zk_group.coordinator.rebalance.rebalancer import Turn
+from zk_group.coordinator.term.operator_requests import OperatorRequests, Requested
+from zk_group.coordinator.term.request_queue import GroupTurn, Request, Trigger
+from zk_group.coordinator.term.term import LeaseLapsed
+from zk_group.coordinator.zk.errors import ConnectionLost, EpochOver, RebalanceFailed
+from zk_group.coordinator.zk.znodes.group_state import GroupState
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, LONGEST_FAULT, GroupPaths
+from zk_group.coordinator.zk.znodes.records import EpochRecord, Registration, Topic
 
 Assign = Callable[[Sequence[Subscriber], Mapping[str, Sequence[int]]], Any]
 RETRIES = 2

@@ -10,21 +10,30 @@ from unittest.mock import Mock
 
 import pytest
 
-from consumer.config import ConsumerConfig
-from consumer.errors import CommitFailed
-from consumer.fetching.polling import LONGEST_WAIT_S, LOOK_FOR_DATA_S, PENDING_S, AutoCommit, Fetcher, Looks
-from consumer.logs.base import Fetch, Fetched, FetchLimits, Jump, LogError, OffsetOutOfRange, Position, PullSource
-from consumer.logs.embedded.log import EmbeddedLog, topic_folder
-from consumer.logs.embedded.producer import Appender, stored_batches
-from consumer.membership.offsets import SLOW_RETRY_S, CommittedOffsets
-from consumer.membership.start_position import OffsetSpec, StartOffset
-from consumer.metrics import ConsumerMetrics
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import Channel
 from tests.property.tree import MemoryTree
 from tests.support.memlog import TimedLog
 from tests.unit.manual import ManualRuntime
+from zk_group.consumer.config import ConsumerConfig
+from zk_group.consumer.errors import CommitFailed
+from zk_group.consumer.fetching.polling import LONGEST_WAIT_S, LOOK_FOR_DATA_S, PENDING_S, AutoCommit, Fetcher, Looks
+from zk_group.consumer.logs.base import (
+    Fetch,
+    Fetched,
+    FetchLimits,
+    Jump,
+    LogError,
+    OffsetOutOfRange,
+    Position,
+    PullSource,
+)
+from zk_group.consumer.logs.embedded.log import EmbeddedLog, topic_folder
+from zk_group.consumer.logs.embedded.producer import Appender, stored_batches
+from zk_group.consumer.membership.offsets import SLOW_RETRY_S, CommittedOffsets
+from zk_group.consumer.membership.start_position import OffsetSpec, StartOffset
+from zk_group.consumer.metrics import ConsumerMetrics
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.records import Channel
 
 BROKEN, WHOLE = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -21,13 +21,16 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pytest
 
-from consumer.errors import ForeignFolder, SegmentError
-from consumer.logs.base import LOG_SCHEMA, LogError
-from consumer.logs.embedded.log import EmbeddedLog
-from consumer.logs.embedded.producer import Appender, stored_batches
-from consumer.operator.region import RegionMember
-from consumer.operator.states import State, StateFiles
-from consumer.sealing.segment_files import (
+from tests.support.ci import in_ci
+from tests.support.sealed import records_in
+from tests.unit.manual import ManualRuntime
+from zk_group.consumer.errors import ForeignFolder, SegmentError
+from zk_group.consumer.logs.base import LOG_SCHEMA, LogError
+from zk_group.consumer.logs.embedded.log import EmbeddedLog
+from zk_group.consumer.logs.embedded.producer import Appender, stored_batches
+from zk_group.consumer.operator.region import RegionMember
+from zk_group.consumer.operator.states import State, StateFiles
+from zk_group.consumer.sealing.segment_files import (
     CLAIM_AGAIN_S,
     MARKER,
     MAX_MARKER_BYTES,
@@ -37,16 +40,13 @@ from consumer.sealing.segment_files import (
     claim,
     refusal,
 )
-from consumer.streaming.fetchers.pool import FetcherPool
-from coordinator.zk.below import folder_mode, unlink_segment
-from coordinator.zk.errors import AccessDenied, ConnectionLost, UsageError
-from coordinator.zk.runtime import recorder_in
-from coordinator.zk.store import DENIED, Node, Stat
-from coordinator.zk.znodes.paths import is_name
-from coordinator.zk.znodes.regions import MAX_STATE_BYTES
-from tests.support.ci import in_ci
-from tests.support.sealed import records_in
-from tests.unit.manual import ManualRuntime
+from zk_group.consumer.streaming.fetchers.pool import FetcherPool
+from zk_group.coordinator.zk.below import folder_mode, unlink_segment
+from zk_group.coordinator.zk.errors import AccessDenied, ConnectionLost, UsageError
+from zk_group.coordinator.zk.runtime import recorder_in
+from zk_group.coordinator.zk.store import DENIED, Node, Stat
+from zk_group.coordinator.zk.znodes.paths import is_name
+from zk_group.coordinator.zk.znodes.regions import MAX_STATE_BYTES
 
 FILE = "g/c1/abc-0000000001.arrow"
 NOTHING = pa.RecordBatch.from_pylist([], schema=LOG_SCHEMA)
@@ -273,7 +273,7 @@ def test_nothing_is_written_into_a_strangers_folder(storage: Path, write: Callab
 def test_an_owner_that_the_server_maps_is_the_process_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a_folder(tmp_path / "g", 0o755, os.getgid(), os.getuid())
     monkeypatch.setattr(os, "geteuid", lambda: 12345)  # NFS with all_squash: files are another user's than the process
-    monkeypatch.setattr("coordinator.zk.below.ROOT", 54321)
+    monkeypatch.setattr("zk_group.coordinator.zk.below.ROOT", 54321)
 
     write_segment(tmp_path)
 
@@ -548,7 +548,7 @@ def test_a_refused_sweep_is_logged_once(caplog: pytest.LogCaptureFixture) -> Non
 
 def test_a_region_logs_a_refused_sweep_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     sweeps = Mock()
-    monkeypatch.setattr("consumer.operator.region.sweep", sweeps)
+    monkeypatch.setattr("zk_group.consumer.operator.region.sweep", sweeps)
     at_once = SimpleNamespace(spawn=lambda run, _: run())
     member: Any = SimpleNamespace(
         _files=SimpleNamespace(folder="states"), _is_sweeping=False, _sweep_problem="", _runtime=at_once

@@ -8,12 +8,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from coordinator.admin.groups import ShownAsk, ShownGroup, ShownMember, ShownPartition, by_holder, parse_states
-from coordinator.cli.groups import assignment_text, offered, state_message
-from coordinator.cli.watching import Shot, show
-from coordinator.zk.errors import ConnectionLost
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.znodes.group_state import (
+from zk_group.coordinator.admin.groups import ShownAsk, ShownGroup, ShownMember, ShownPartition, by_holder, parse_states
+from zk_group.coordinator.cli.groups import assignment_text, offered, state_message
+from zk_group.coordinator.cli.watching import Shot, show
+from zk_group.coordinator.zk.errors import ConnectionLost
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.znodes.group_state import (
     COMPLETING,
     DEAD,
     EMPTY,
@@ -27,8 +27,8 @@ from coordinator.zk.znodes.group_state import (
     ClientSide,
     GroupState,
 )
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.records import Registration
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.records import Registration
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,22 @@ from typing import Any
 
 import pytest
 
-from coordinator.admin.groups import ShownCommand, ShownGroup, ShownMember
-from coordinator.admin.health import GroupStatus, Status, findings, summary
-from coordinator.admin.regions import ShownCheckpoint, ShownRegion
-from coordinator.admin.segments import SILENT, ShownQuery
-from coordinator.zk.znodes.group_state import COMPLETING, FAILED, PREPARING, STABLE, GroupState, Mark, Rebalance, Target
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.records import (
+from zk_group.coordinator.admin.groups import ShownCommand, ShownGroup, ShownMember
+from zk_group.coordinator.admin.health import GroupStatus, Status, findings, summary
+from zk_group.coordinator.admin.regions import ShownCheckpoint, ShownRegion
+from zk_group.coordinator.admin.segments import SILENT, ShownQuery
+from zk_group.coordinator.zk.znodes.group_state import (
+    COMPLETING,
+    FAILED,
+    PREPARING,
+    STABLE,
+    GroupState,
+    Mark,
+    Rebalance,
+    Target,
+)
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.records import (
     START_FETCHER,
     Channel,
     Command,
@@ -24,8 +33,8 @@ from coordinator.zk.znodes.records import (
     Topic,
     TurnRequest,
 )
-from coordinator.zk.znodes.regions import CheckpointEnd, Region
-from coordinator.zk.znodes.segments import SegmentsRecord
+from zk_group.coordinator.zk.znodes.regions import CheckpointEnd, Region
+from zk_group.coordinator.zk.znodes.segments import SegmentsRecord
 
 NOW_MS = 1_000_000
 BOUND_MS = 60_000

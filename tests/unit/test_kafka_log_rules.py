@@ -14,14 +14,6 @@ from unittest.mock import Mock
 import confluent_kafka as ck
 import pytest
 
-from consumer.config import ConsumerConfig
-from consumer.consumer import Consumer
-from consumer.fetching.polling import Fetcher, Polling
-from consumer.logs.base import LogError, Position, TopicIdPartition, UnknownTopic
-from consumer.membership.call_guard import CallGuard
-from consumer.membership.start_position import StartRule, Starts
-from coordinator.zk.errors import UsageError
-from coordinator.zk.znodes.partitions import TopicPartition
 from tests.support import kafka_group
 from tests.support.points import Point, at_every_point
 from tests.support.turns import cases
@@ -29,6 +21,14 @@ from tests.support.wait import PATIENCE, eventually
 from tests.unit.kafka_schedules import Schedule, variants
 from tests.unit.manual import ManualRuntime
 from tests.unit.modelled_kafka import Brokers, Client, Place, modelled_kafka
+from zk_group.consumer.config import ConsumerConfig
+from zk_group.consumer.consumer import Consumer
+from zk_group.consumer.fetching.polling import Fetcher, Polling
+from zk_group.consumer.logs.base import LogError, Position, TopicIdPartition, UnknownTopic
+from zk_group.consumer.membership.call_guard import CallGuard
+from zk_group.consumer.membership.start_position import StartRule, Starts
+from zk_group.coordinator.zk.errors import UsageError
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
 
 T0 = TopicPartition("t", 0)
 FILE = Path(__file__).with_name("kafka_schedules.txt")
@@ -71,12 +71,12 @@ OUT_OF_RANGE = "ends 0=10 1=5; brokers holding; assign 0; assign 1 at=7; poll; b
 AGAIN = "polls 1 gives=1..; assign 0,2 at=40; polls 2; at 0,1=100"
 FAILING: dict[str, tuple[str, Callable[..., Any], tuple[str, str, str]]] = {
     "records that were taken": (
-        "consumer.logs.kafka.source._joined", Mock(side_effect=[None, MemoryError]),
+        "zk_group.consumer.logs.kafka.source._joined", Mock(side_effect=[None, MemoryError]),
         ("ends 0,1=5; assign 0,1", "poll", "polls 1 gives=10"),
     ),
     # The range of an offset out of range is looked up in the poll that returns others' records.
     "a lookup beside records that were taken": (
-        "consumer.logs.kafka.topics.Questions.many", Mock(side_effect=MemoryError),
+        "zk_group.consumer.logs.kafka.topics.Questions.many", Mock(side_effect=MemoryError),
         (OUT_OF_RANGE, "poll times=3", "polls 2; at 0=10"),
     ),
     **{
@@ -209,7 +209,7 @@ def test_client_that_cannot_be_made_leaves_no_closed_one(schedule: Schedule, mon
             raise UsageError("a certificate cannot be read")
         return schedule.kafka.client(servers, None, None)
 
-    monkeypatch.setattr("consumer.logs.kafka.connection.KafkaClient", client)
+    monkeypatch.setattr("zk_group.consumer.logs.kafka.connection.KafkaClient", client)
     schedule.play("ends 0=10; assign 0; polls 3 gives=10; down a:1; servers b:2")
     failed = 0
     while schedule.kafka.now < 1070:

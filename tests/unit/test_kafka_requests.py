@@ -15,12 +15,14 @@ from unittest.mock import Mock
 import confluent_kafka as ck
 import pytest
 
-from consumer.logs.base import LogError, OffsetAndTimestamp, UnknownTopic
-from consumer.logs.kafka import requests as module
-from consumer.logs.kafka.client import BrokerStats, Place, parsed_stats
-from consumer.logs.kafka.connection import ABSENT_S, Health, TopicRegistry
-from consumer.logs.kafka.options import kafka_options
-from consumer.logs.kafka.requests import (
+from tests.property.tree import MemoryTree
+from tests.support.wait import eventually
+from zk_group.consumer.logs.base import LogError, OffsetAndTimestamp, UnknownTopic
+from zk_group.consumer.logs.kafka import requests as module
+from zk_group.consumer.logs.kafka.client import BrokerStats, Place, parsed_stats
+from zk_group.consumer.logs.kafka.connection import ABSENT_S, Health, TopicRegistry
+from zk_group.consumer.logs.kafka.options import kafka_options
+from zk_group.consumer.logs.kafka.requests import (
     ANSWER_TIMEOUT_S,
     EARLIEST,
     LATEST,
@@ -30,13 +32,11 @@ from consumer.logs.kafka.requests import (
     Requests,
     Unanswered,
 )
-from consumer.logs.kafka.topics import Questions
-from coordinator.admin.topics import create_topic
-from coordinator.zk.errors import StoreError
-from coordinator.zk.store import Create, Store
-from coordinator.zk.znodes.paths import Brokers
-from tests.property.tree import MemoryTree
-from tests.support.wait import eventually
+from zk_group.consumer.logs.kafka.topics import Questions
+from zk_group.coordinator.admin.topics import create_topic
+from zk_group.coordinator.zk.errors import StoreError
+from zk_group.coordinator.zk.store import Create, Store
+from zk_group.coordinator.zk.znodes.paths import Brokers
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -164,7 +164,7 @@ def answered(answers: Mapping[K, T]) -> Pending[K, T]:
 def test_failures_of_the_connection_are_counted(
     monkeypatch: pytest.MonkeyPatch, answer: Described | LogError, remembered_s: float, failures: int
 ) -> None:
-    monkeypatch.setattr("consumer.logs.kafka.topics.AWAY_S", remembered_s)
+    monkeypatch.setattr("zk_group.consumer.logs.kafka.topics.AWAY_S", remembered_s)
     connect = Mock(return_value=Cluster(answer))
     lookups = Questions(connect)
     for partition in range(3):
@@ -262,7 +262,7 @@ def test_topics_are_described_as_they_are_registered_in_one_session() -> None:
 def test_topics_without_brokers_are_not_described_and_rarely_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """They were written by others, for example by a sync from Kafka without ZooKeeper."""
     now = 1000.0
-    monkeypatch.setattr("consumer.logs.kafka.connection.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("zk_group.consumer.logs.kafka.connection.time", SimpleNamespace(monotonic=lambda: now))
     ensemble = Ensemble(has_brokers=False)
     registry = TopicRegistry(ensemble.open, BROKERS)
 

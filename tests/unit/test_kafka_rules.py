@@ -21,17 +21,17 @@ from confluent_kafka import KafkaError, Uuid
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumer.config import ConsumerConfig
-from consumer.logs.base import LOG_SCHEMA, MAX_TIMESTAMP_MS, LogError, UnknownTopic
-from consumer.logs.kafka.client import Columns, KafkaClient, runs
-from consumer.logs.kafka.connection import Connection
-from consumer.logs.kafka.options import bootstrap_servers, kafka_options, without_secrets
-from consumer.logs.kafka.requests import Described, topic_id_text
-from consumer.logs.kafka.topics import TopicLookup, checked
-from coordinator.zk.errors import BadData, UsageError
-from coordinator.zk.values import load
-from coordinator.zk.znodes.records import addresses
 from tests.support.wait import eventually
+from zk_group.consumer.config import ConsumerConfig
+from zk_group.consumer.logs.base import LOG_SCHEMA, MAX_TIMESTAMP_MS, LogError, UnknownTopic
+from zk_group.consumer.logs.kafka.client import Columns, KafkaClient, runs
+from zk_group.consumer.logs.kafka.connection import Connection
+from zk_group.consumer.logs.kafka.options import bootstrap_servers, kafka_options, without_secrets
+from zk_group.consumer.logs.kafka.requests import Described, topic_id_text
+from zk_group.consumer.logs.kafka.topics import TopicLookup, checked
+from zk_group.coordinator.zk.errors import BadData, UsageError
+from zk_group.coordinator.zk.values import load
+from zk_group.coordinator.zk.znodes.records import addresses
 
 from .modelled_kafka import columns
 
@@ -49,7 +49,7 @@ def test_options_pass_through_with_their_prefix_and_from_the_environment() -> No
 @pytest.mark.parametrize("module", ["confluent_kafka", "numpy"])
 @pytest.mark.long
 def test_missing_dependency_of_kafka_is_named_with_the_extra_that_has_it(module: str) -> None:
-    code = f"import sys; sys.modules[{module!r}] = None; from consumer.cli import main; main()"
+    code = f"import sys; sys.modules[{module!r}] = None; from zk_group.consumer.cli import main; main()"
     arguments = ["run", "--zk", "127.0.0.1:1", "--group", "g", "--topics", "t", "--log-dir", "kafka://127.0.0.1:1"]
     ran = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
 
@@ -218,7 +218,7 @@ def test_query_that_could_not_be_sent_is_retried() -> None:
 
 
 def test_lookup_whose_thread_could_not_be_started_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("consumer.logs.kafka.connection.KafkaClient", Mock())
+    monkeypatch.setattr("zk_group.consumer.logs.kafka.connection.KafkaClient", Mock())
     connection = Connection(lambda: "a:1", {})
     connection.discard()
     with monkeypatch.context() as patched, pytest.raises(RuntimeError):
@@ -270,7 +270,7 @@ def test_unavailable_leader_is_reported_with_its_own_last_error(client: KafkaCli
 
 def test_refusal_is_over_after_a_minute(client: KafkaClient, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("consumer.logs.kafka.requests.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("zk_group.consumer.logs.kafka.requests.time", SimpleNamespace(monotonic=lambda: now))
     client._on_error(KafkaError(KafkaError._AUTHENTICATION, REFUSED))
     now = 1059.0
     assert client.refusal
@@ -339,7 +339,7 @@ def test_columns_are_cut_where_the_topic_or_the_partition_changes() -> None:
 
 
 def test_columns_larger_than_an_array_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("consumer.logs.kafka.client.MAX_COLUMN_BYTES", 10)
+    monkeypatch.setattr("zk_group.consumer.logs.kafka.client.MAX_COLUMN_BYTES", 10)
 
     with pytest.raises(pa.ArrowCapacityError, match="12 bytes"):
         list(runs(columns(["a"], [0], [0], [b"x" * 12])))
@@ -349,7 +349,7 @@ def test_records_become_batches_without_pandas() -> None:
     code = """
 import sys
 import numpy as np
-from consumer.logs.kafka.client import Columns, runs
+from zk_group.consumer.logs.kafka.client import Columns, runs
 numbers = np.array([0, 0, 1], np.int32), np.arange(3)
 stamps = np.array([(1, 5), (0, -1), (1, 5)])
 some = Columns(["a", "a", "b"], *numbers, [None, b"k", b""], [b"v", None, b"w"], stamps, [None, [("h", b"x")], []])

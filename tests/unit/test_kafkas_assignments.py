@@ -14,11 +14,6 @@ from random import Random
 
 import pytest
 
-from coordinator.assignors import Assignment, Assignor, Subscriber
-from coordinator.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
-from coordinator.planning.plan import Plan, plan
-from coordinator.zk.znodes.group_state import STABLE, GroupState
-from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition, united
 from tests.support.strategies import only
 from tests.support.turns import Lines, Reader, carried_out, cases, lines_of
 from tests.unit.strategies import (
@@ -33,6 +28,11 @@ from tests.unit.strategies import (
     parts,
     shares,
 )
+from zk_group.coordinator.assignors import Assignment, Assignor, Subscriber
+from zk_group.coordinator.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
+from zk_group.coordinator.planning.plan import Plan, plan
+from zk_group.coordinator.zk.znodes.group_state import STABLE, GroupState
+from zk_group.coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition, united
 
 
 def wanted(table: Mapping[str, str]) -> dict[str, PartitionSet]:
@@ -373,7 +373,7 @@ def test_a_turn_amid_a_rebalance_keeps_its_generation(assignor: Assignor) -> Non
 
 def test_sessions_at_their_limit_release_no_partition_for_the_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does the next turn compute another target, and begin a generation for it."""
-    monkeypatch.setattr("coordinator.planning.target.OWNER_PATHS_A_SESSION", 200)
+    monkeypatch.setattr("zk_group.coordinator.planning.target.OWNER_PATHS_A_SESSION", 200)
     group = Group("t:40")
     group.rebalance(C123)
 

@@ -10,21 +10,29 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from consumer.errors import SegmentError
-from consumer.logs.base import LOG_SCHEMA, LogError
-from consumer.logs.embedded.log import EmbeddedLog, remove_topic
-from consumer.logs.embedded.producer import Appender, stored_batches
-from consumer.operator.states import State, StateFiles
-from consumer.sealing.segment_check import SegmentCheck
-from consumer.sealing.segment_files import SegmentFolder
-from coordinator.cli.topics import _data
-from coordinator.zk.below import files, folders, open_file, opened_folder, remove_folder, size_of, unlink_segment
-from coordinator.zk.errors import UsageError
-from coordinator.zk.runtime import recorder_in
-from coordinator.zk.znodes.records import Topic
-from coordinator.zk.znodes.regions import MAX_STATE_BYTES
-from coordinator.zk.znodes.segments import Segment, local_file
 from tests.support.sealed import records_in
+from zk_group.consumer.errors import SegmentError
+from zk_group.consumer.logs.base import LOG_SCHEMA, LogError
+from zk_group.consumer.logs.embedded.log import EmbeddedLog, remove_topic
+from zk_group.consumer.logs.embedded.producer import Appender, stored_batches
+from zk_group.consumer.operator.states import State, StateFiles
+from zk_group.consumer.sealing.segment_check import SegmentCheck
+from zk_group.consumer.sealing.segment_files import SegmentFolder
+from zk_group.coordinator.cli.topics import _data
+from zk_group.coordinator.zk.below import (
+    files,
+    folders,
+    open_file,
+    opened_folder,
+    remove_folder,
+    size_of,
+    unlink_segment,
+)
+from zk_group.coordinator.zk.errors import UsageError
+from zk_group.coordinator.zk.runtime import recorder_in
+from zk_group.coordinator.zk.znodes.records import Topic
+from zk_group.coordinator.zk.znodes.regions import MAX_STATE_BYTES
+from zk_group.coordinator.zk.znodes.segments import Segment, local_file
 
 FILE = "c1/abc-0000000001.arrow"
 NOTHING = pa.RecordBatch.from_pylist([], schema=LOG_SCHEMA)

@@ -16,10 +16,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from coordinator.zk.process.cli import log_options
-from coordinator.zk.process.log_format import RESERVED, JsonFormatter, TextFormatter, log_to_stderr, parsed
-from coordinator.zk.znodes.partitions import TopicPartition
 from tests.support.pages import ROOT, page
+from zk_group.coordinator.zk.process.cli import log_options
+from zk_group.coordinator.zk.process.log_format import RESERVED, JsonFormatter, TextFormatter, log_to_stderr, parsed
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
 
 HOSTILE = 'c1\n2026-01-01T00:00:00.000Z INFO    x elected: node=evil\r\x1b[31m\x9b\u2028\u202e" group=h \\'
 

@@ -9,25 +9,38 @@ from typing import Any
 
 import pytest
 
-from consumer.config import ConsumerConfig, Subscription
-from consumer.errors import FencedInstanceId, UnknownMemberId
-from consumer.logs.base import Position
-from consumer.membership.call_guard import MemberContext
-from consumer.membership.channel import FencedChannel
-from consumer.membership.claims import acknowledgement, chunks, claim_operations, release_operations, with_claimed
-from consumer.membership.member import ConsumerMember
-from consumer.membership.offsets import Consumption
-from coordinator.assignors import RangeAssignor
-from coordinator.zk.errors import ConnectionLost, IncarnationOver, Refused
-from coordinator.zk.store import Check, Create, Delete, Node, SetData, Watch
-from coordinator.zk.znodes.partitions import LOST, Discontinuity, PartitionSet, TopicPartition
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import START_FETCHER, STOP_FETCHER, Channel, Command, OffsetRecord, OwnerRecord
 from tests.property.group_world import PATHS, GroupWorld
 from tests.property.tree import MemoryTree
 from tests.support.memlog import AT_THE_BEGINNING
 from tests.support.stores import FrontStore
 from tests.unit.manual import ManualRuntime
+from zk_group.consumer.config import ConsumerConfig, Subscription
+from zk_group.consumer.errors import FencedInstanceId, UnknownMemberId
+from zk_group.consumer.logs.base import Position
+from zk_group.consumer.membership.call_guard import MemberContext
+from zk_group.consumer.membership.channel import FencedChannel
+from zk_group.consumer.membership.claims import (
+    acknowledgement,
+    chunks,
+    claim_operations,
+    release_operations,
+    with_claimed,
+)
+from zk_group.consumer.membership.member import ConsumerMember
+from zk_group.consumer.membership.offsets import Consumption
+from zk_group.coordinator.assignors import RangeAssignor
+from zk_group.coordinator.zk.errors import ConnectionLost, IncarnationOver, Refused
+from zk_group.coordinator.zk.store import Check, Create, Delete, Node, SetData, Watch
+from zk_group.coordinator.zk.znodes.partitions import LOST, Discontinuity, PartitionSet, TopicPartition
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.records import (
+    START_FETCHER,
+    STOP_FETCHER,
+    Channel,
+    Command,
+    OffsetRecord,
+    OwnerRecord,
+)
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

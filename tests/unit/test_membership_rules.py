@@ -6,25 +6,25 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.assignors import Assignor, RangeAssignor
-from coordinator.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
-from coordinator.planning.agreement import ESTABLISHED, NEWCOMER, Candidate, choose
-from coordinator.planning.membership import GroupRules
-from coordinator.planning.plan import plan
-from coordinator.planning.snapshot import Snapshot
-from coordinator.rebalance.group_reader import NO_MEMORY, GroupReader
-from coordinator.rebalance.observation import Memory, written
-from coordinator.term.reading import Problems
-from coordinator.zk.store import Create, Delete, Listing, Node, SetData, Watch
-from coordinator.zk.znodes.group_state import PREPARING, STABLE
-from coordinator.zk.znodes.json_fields import MAX_COUNT
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.records import STOP_FETCHER, Channel, Command, OwnerRecord
-from coordinator.zk.znodes.segments import Pool
 from tests.property.group_world import GROUP, PATHS, SESSION_S, GroupWorld, MemberProcess, act_between
 from tests.property.test_convergence import settle
 from tests.property.tree import MemoryTreeStore
 from tests.support.terms import a_term
+from zk_group.coordinator.assignors import Assignor, RangeAssignor
+from zk_group.coordinator.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
+from zk_group.coordinator.planning.agreement import ESTABLISHED, NEWCOMER, Candidate, choose
+from zk_group.coordinator.planning.membership import GroupRules
+from zk_group.coordinator.planning.plan import plan
+from zk_group.coordinator.planning.snapshot import Snapshot
+from zk_group.coordinator.rebalance.group_reader import NO_MEMORY, GroupReader
+from zk_group.coordinator.rebalance.observation import Memory, written
+from zk_group.coordinator.term.reading import Problems
+from zk_group.coordinator.zk.store import Create, Delete, Listing, Node, SetData, Watch
+from zk_group.coordinator.zk.znodes.group_state import PREPARING, STABLE
+from zk_group.coordinator.zk.znodes.json_fields import MAX_COUNT
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.records import STOP_FETCHER, Channel, Command, OwnerRecord
+from zk_group.coordinator.zk.znodes.segments import Pool
 
 T = {"t": 1}
 KNOWN = {name: RangeAssignor() for name in ("range", "roundrobin", "sticky")}

@@ -14,17 +14,21 @@ from urllib.request import urlopen
 
 import pytest
 
-from consumer.config import ConsumerConfig
-from consumer.fetching.polling import READ_AGAIN_S, Fetcher, Lag
-from consumer.logs.base import LogError, Position
-from consumer.metrics import MOST_PARTITIONS, ConsumerMetrics
-from consumer.streaming.fetchers.config import SlotConfig
-from coordinator.listeners.members import MEMBERS_READ
-from coordinator.listeners.topics import _what_happened
-from coordinator.planning.asking import Asking
-from coordinator.planning.plan import Plan, Termination
-from coordinator.planning.rebalance_history import TRIGGERS, changes_between, changes_of, kind_of, trigger_kind
-from coordinator.planning.snapshot import (
+from tests.support.memlog import MemoryLog
+from tests.support.statements import split, statements
+from tests.support.turns import cases, with_facts
+from tests.unit.manual import ManualRuntime
+from zk_group.consumer.config import ConsumerConfig
+from zk_group.consumer.fetching.polling import READ_AGAIN_S, Fetcher, Lag
+from zk_group.consumer.logs.base import LogError, Position
+from zk_group.consumer.metrics import MOST_PARTITIONS, ConsumerMetrics
+from zk_group.consumer.streaming.fetchers.config import SlotConfig
+from zk_group.coordinator.listeners.members import MEMBERS_READ
+from zk_group.coordinator.listeners.topics import _what_happened
+from zk_group.coordinator.planning.asking import Asking
+from zk_group.coordinator.planning.plan import Plan, Termination
+from zk_group.coordinator.planning.rebalance_history import TRIGGERS, changes_between, changes_of, kind_of, trigger_kind
+from zk_group.coordinator.planning.snapshot import (
     ChannelView,
     CoordinatorFacts,
     HistoryFacts,
@@ -33,16 +37,16 @@ from coordinator.planning.snapshot import (
     SentCommand,
     Snapshot,
 )
-from coordinator.planning.target import TargetAssignment
-from coordinator.term.config import CoordinatorConfig
-from coordinator.term.metrics import CoordinatorMetrics
-from coordinator.term.reading import Findings, Problems
-from coordinator.term.request_queue import RequestQueue
-from coordinator.zk.errors import CoordinatorError, UsageError
-from coordinator.zk.process.metrics_server import TRY_AGAIN_S, MetricsServer
-from coordinator.zk.znodes.group_state import STABLE, Ask, ClientSide, GroupState, Rebalance, Target
-from coordinator.zk.znodes.partitions import NONE, TopicPartition
-from coordinator.zk.znodes.records import (
+from zk_group.coordinator.planning.target import TargetAssignment
+from zk_group.coordinator.term.config import CoordinatorConfig
+from zk_group.coordinator.term.metrics import CoordinatorMetrics
+from zk_group.coordinator.term.reading import Findings, Problems
+from zk_group.coordinator.term.request_queue import RequestQueue
+from zk_group.coordinator.zk.errors import CoordinatorError, UsageError
+from zk_group.coordinator.zk.process.metrics_server import TRY_AGAIN_S, MetricsServer
+from zk_group.coordinator.zk.znodes.group_state import STABLE, Ask, ClientSide, GroupState, Rebalance, Target
+from zk_group.coordinator.zk.znodes.partitions import NONE, TopicPartition
+from zk_group.coordinator.zk.znodes.records import (
     ASSIGN,
     ASSIGNMENT_FAILED,
     START_FETCHER,
@@ -51,10 +55,6 @@ from coordinator.zk.znodes.records import (
     Command,
     Topic,
 )
-from tests.support.memlog import MemoryLog
-from tests.support.statements import split, statements
-from tests.support.turns import cases, with_facts
-from tests.unit.manual import ManualRuntime
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

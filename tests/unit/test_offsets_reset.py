@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.admin.reset_offsets import (
+from zk_group.coordinator.admin.reset_offsets import (
     BY_DURATION,
     FROM_FILE,
     SCENARIOS,
@@ -32,9 +32,9 @@ from coordinator.admin.reset_offsets import (
     planned,
     to_csv,
 )
-from coordinator.zk.errors import CoordinatorError, UsageError
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.records import Topic
+from zk_group.coordinator.zk.errors import CoordinatorError, UsageError
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.records import Topic
 
 T0 = TopicPartition("t", 0)
 TOPICS = {"t": Topic("t", "id", (0, 1, 2)), "empty": Topic("empty", "id2", ())}

@@ -15,27 +15,27 @@ from unittest.mock import MagicMock
 import pytest
 from prometheus_client import CollectorRegistry
 
-from consumer.assignment.base import Cluster
-from consumer.assignment.consumers import ENTRY_POINTS as CLIENT_ENTRY_POINTS
-from consumer.assignment.consumers import RESERVED, named
-from consumer.assignment.metadata import ConsumerMetadata
-from consumer.metrics import ConsumerMetrics
-from coordinator.assignors import Subscriber, assigned
-from coordinator.assignors.registry import BUILT_IN, ENTRY_POINTS
-from coordinator.planning.rebalance_history import TRIGGERS
-from coordinator.term.metrics import CoordinatorMetrics
-from coordinator.zk.embedded.directory import Identities
-from coordinator.zk.errors import BadData, UsageError
-from coordinator.zk.security.access import read_credentials
-from coordinator.zk.znodes.group_state import GROUP_STATES, GroupState
-from coordinator.zk.znodes.records import STATIC, Registration, Seat, Topic
-from drills.base.settings import Settings
-from drills.runner import DRILLS
-from drills.scenarios.definition import Drill
 from tests.support.drills import RUN_BY_TESTS
 from tests.support.pages import page, rows, section
 from tests.unit.strategies import after, by_consumer, given, member, numbered, parts
 from tests.unit.test_zk_paths import NAMES, OFFER, WRITTEN
+from zk_group.consumer.assignment.base import Cluster
+from zk_group.consumer.assignment.consumers import ENTRY_POINTS as CLIENT_ENTRY_POINTS
+from zk_group.consumer.assignment.consumers import RESERVED, named
+from zk_group.consumer.assignment.metadata import ConsumerMetadata
+from zk_group.consumer.metrics import ConsumerMetrics
+from zk_group.coordinator.assignors import Subscriber, assigned
+from zk_group.coordinator.assignors.registry import BUILT_IN, ENTRY_POINTS
+from zk_group.coordinator.planning.rebalance_history import TRIGGERS
+from zk_group.coordinator.term.metrics import CoordinatorMetrics
+from zk_group.coordinator.zk.embedded.directory import Identities
+from zk_group.coordinator.zk.errors import BadData, UsageError
+from zk_group.coordinator.zk.security.access import read_credentials
+from zk_group.coordinator.zk.znodes.group_state import GROUP_STATES, GroupState
+from zk_group.coordinator.zk.znodes.records import STATIC, Registration, Seat, Topic
+from zk_group.drills.base.settings import Settings
+from zk_group.drills.runner import DRILLS
+from zk_group.drills.scenarios.definition import Drill
 
 # ---- metrics.md names every metric that is served, with its type and labels, and no other
 

@@ -7,10 +7,10 @@ from time import perf_counter
 
 import pytest
 
-from consumer.config import Subscription
-from coordinator.zk.errors import BadData, UsageError
-from coordinator.zk.znodes.topic_filter import INTERNAL_TOPICS, MAX_PATTERN, GroupFilters, TopicFilter
 from tests.support.allocated import peak_bytes
+from zk_group.consumer.config import Subscription
+from zk_group.coordinator.zk.errors import BadData, UsageError
+from zk_group.coordinator.zk.znodes.topic_filter import INTERNAL_TOPICS, MAX_PATTERN, GroupFilters, TopicFilter
 
 
 def allows(text: str, topic: str, pattern: str = "white_list") -> bool:

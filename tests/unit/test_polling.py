@@ -10,12 +10,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from consumer.config import ConsumerConfig
-from consumer.fetching.partition_state import PartitionState
-from consumer.fetching.poll_order import share
-from consumer.fetching.polling import Polling, fetcher_of
-from consumer.fetching.record_buffer import Buffer, packed, records_of
-from consumer.logs.base import (
+from tests.support.allocated import allocated_bytes
+from tests.support.memlog import SizedLog, batch_of
+from tests.support.stories import play, stories
+from tests.unit.manual import ManualRuntime
+from zk_group.consumer.config import ConsumerConfig
+from zk_group.consumer.fetching.partition_state import PartitionState
+from zk_group.consumer.fetching.poll_order import share
+from zk_group.consumer.fetching.polling import Polling, fetcher_of
+from zk_group.consumer.fetching.record_buffer import Buffer, packed, records_of
+from zk_group.consumer.logs.base import (
     LOG_SCHEMA,
     NO_LIMITS,
     Fetch,
@@ -26,11 +30,7 @@ from consumer.logs.base import (
     Position,
     UnknownTopic,
 )
-from coordinator.zk.znodes.partitions import TopicPartition
-from tests.support.allocated import allocated_bytes
-from tests.support.memlog import SizedLog, batch_of
-from tests.support.stories import play, stories
-from tests.unit.manual import ManualRuntime
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
 
 A, B, C = (TopicPartition("t", number) for number in range(3))
 NAMES = "ABCDE"

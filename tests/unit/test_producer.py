@@ -13,16 +13,23 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pytest
 
-from consumer.cli.output import shown_record
-from consumer.cli.produce import record_of_json
-from consumer.errors import Inherited
-from consumer.fetching.record_buffer import Record
-from consumer.logs import open_log
-from consumer.logs.base import LogError, UnknownTopic
-from consumer.logs.embedded.log import file_name
-from consumer.logs.embedded.producer import MAX_RECORD_BYTES, Appender, Producer, murmur2, partition_of, stored_batches
-from coordinator.zk.errors import BadData, UsageError
-from coordinator.zk.znodes.records import Topic
+from zk_group.consumer.cli.output import shown_record
+from zk_group.consumer.cli.produce import record_of_json
+from zk_group.consumer.errors import Inherited
+from zk_group.consumer.fetching.record_buffer import Record
+from zk_group.consumer.logs import open_log
+from zk_group.consumer.logs.base import LogError, UnknownTopic
+from zk_group.consumer.logs.embedded.log import file_name
+from zk_group.consumer.logs.embedded.producer import (
+    MAX_RECORD_BYTES,
+    Appender,
+    Producer,
+    murmur2,
+    partition_of,
+    stored_batches,
+)
+from zk_group.coordinator.zk.errors import BadData, UsageError
+from zk_group.coordinator.zk.znodes.records import Topic
 
 ID = "0kqJ7XyNT_aWnRk5bWq8Zg"
 FLIGHTS = Topic("flights", ID, (0, 1, 2, 3))

@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 
-from coordinator.assignors import Assignor
-from coordinator.assignors.registry import assignors
-from coordinator.planning.plan import Plan, plan
-from coordinator.planning.snapshot import Member, Snapshot
-from coordinator.planning.target import BEYOND, OVER_A_SESSION
-from coordinator.rebalance.group_reader import GroupZnodes
-from coordinator.rebalance.rebalancer import steps, with_state
-from coordinator.zk.errors import BadData, RebalanceFailed
-from coordinator.zk.store import MAX_COMMIT_BYTES, operation_bytes
-from coordinator.zk.znodes.group_state import (
+from tests.support.turns import snapshot_of, with_facts
+from zk_group.coordinator.assignors import Assignor
+from zk_group.coordinator.assignors.registry import assignors
+from zk_group.coordinator.planning.plan import Plan, plan
+from zk_group.coordinator.planning.snapshot import Member, Snapshot
+from zk_group.coordinator.planning.target import BEYOND, OVER_A_SESSION
+from zk_group.coordinator.rebalance.group_reader import GroupZnodes
+from zk_group.coordinator.rebalance.rebalancer import steps, with_state
+from zk_group.coordinator.zk.errors import BadData, RebalanceFailed
+from zk_group.coordinator.zk.store import MAX_COMMIT_BYTES, operation_bytes
+from zk_group.coordinator.zk.znodes.group_state import (
     COMPLETING,
     MAX_BYTES,
     REST,
@@ -28,10 +29,9 @@ from coordinator.zk.znodes.group_state import (
     keys_of,
     partitions_of,
 )
-from coordinator.zk.znodes.partitions import NONE, TopicPartition
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import WHITE_LIST, Topic
-from tests.support.turns import snapshot_of, with_facts
+from zk_group.coordinator.zk.znodes.partitions import NONE, TopicPartition
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.records import WHITE_LIST, Topic
 
 pytestmark = pytest.mark.long
 
@@ -126,8 +126,8 @@ def test_what_is_left_out_is_the_same_in_each_turn_with_its_reason(snapshot: Sna
 
 
 def test_a_target_is_cut_also_where_most_partitions_take_no_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.planning.target.LEAST_BESIDE", 500)
-    monkeypatch.setattr("coordinator.planning.target.ROOM_BYTES", 2_780)
+    monkeypatch.setattr("zk_group.coordinator.planning.target.LEAST_BESIDE", 500)
+    monkeypatch.setattr("zk_group.coordinator.planning.target.ROOM_BYTES", 2_780)
 
     decided = plan(a_group(20, 1000), INSTALLED)
 
@@ -136,8 +136,8 @@ def test_a_target_is_cut_also_where_most_partitions_take_no_bytes(monkeypatch: p
 
 
 def test_a_member_named_as_a_partition_does_not_hide_that_it_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.planning.target.LEAST_BESIDE", 500)
-    monkeypatch.setattr("coordinator.planning.target.ROOM_BYTES", 5_000)
+    monkeypatch.setattr("zk_group.coordinator.planning.target.LEAST_BESIDE", 500)
+    monkeypatch.setattr("zk_group.coordinator.planning.target.ROOM_BYTES", 5_000)
     snapshot = of_many_topics(4, 60, 2, "round-robin")
     decided = decided_of(snapshot)
     first = first_of(decided.state.left_out, BEYOND)

@@ -11,16 +11,16 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.assignors import RangeAssignor
-from coordinator.rebalance.rebalancer import PARTITIONS_A_STEP
-from coordinator.zk.errors import ConnectionLost, OutcomeUnknown
-from coordinator.zk.store import Create, SetData
-from coordinator.zk.znodes.group_state import STABLE
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.records import Channel, OffsetRecord, Registration
 from tests.property.group_world import MAX_POLL_MS, PATHS, GroupWorld, MemberProcess, act_between
 from tests.property.test_convergence import assert_everything_is_assigned, settle
 from tests.property.tree import MemoryTreeStore
+from zk_group.coordinator.assignors import RangeAssignor
+from zk_group.coordinator.rebalance.rebalancer import PARTITIONS_A_STEP
+from zk_group.coordinator.zk.errors import ConnectionLost, OutcomeUnknown
+from zk_group.coordinator.zk.store import Create, SetData
+from zk_group.coordinator.zk.znodes.group_state import STABLE
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.records import Channel, OffsetRecord, Registration
 
 SEAT_IS_OVER_S = 3.1
 """A session timeout of this world, and a little more."""

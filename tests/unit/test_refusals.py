@@ -8,9 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from consumer.config import ConsumerConfig, Subscription
-from consumer.consumer import Callbacks, Consumer
-from consumer.errors import (
+from tests.property.group_world import PATHS, GroupWorld
+from tests.support.memlog import MemoryLog
+from zk_group.consumer.config import ConsumerConfig, Subscription
+from zk_group.consumer.consumer import Callbacks, Consumer
+from zk_group.consumer.errors import (
     ChannelGone,
     CommitFailed,
     FencedInstanceId,
@@ -20,18 +22,16 @@ from consumer.errors import (
     UnknownMemberId,
     refusal_in,
 )
-from coordinator.assignors import RangeAssignor
-from coordinator.zk.errors import IncarnationOver
-from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
-from coordinator.zk.znodes.records import (
+from zk_group.coordinator.assignors import RangeAssignor
+from zk_group.coordinator.zk.errors import IncarnationOver
+from zk_group.coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from zk_group.coordinator.zk.znodes.records import (
     FENCED_INSTANCE_ID,
     GROUP_MAX_SIZE_REACHED,
     INCONSISTENT_GROUP_PROTOCOL,
     UNKNOWN_MEMBER_ID,
     Channel,
 )
-from tests.property.group_world import PATHS, GroupWorld
-from tests.support.memlog import MemoryLog
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 CLASSES: dict[str, type[IncarnationOver]] = {

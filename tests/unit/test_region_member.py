@@ -9,17 +9,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from consumer.config import ConsumerConfig
-from consumer.fetching.record_buffer import Record
-from consumer.membership.call_guard import MemberContext
-from consumer.operator.consumer_operator import DRAIN, RESET, Message, MessageQueue
-from consumer.operator.region import RegionMember
-from consumer.operator.states import SCHEMA, State, StateFiles, own_state
-from coordinator.zk.errors import BadData, UsageError
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.records import START_FETCHER, Channel, Command
-from coordinator.zk.znodes.regions import Contribution, Order, Progress, StateFile
 from tests.unit.manual import Forever, ManualRuntime
+from zk_group.consumer.config import ConsumerConfig
+from zk_group.consumer.fetching.record_buffer import Record
+from zk_group.consumer.membership.call_guard import MemberContext
+from zk_group.consumer.operator.consumer_operator import DRAIN, RESET, Message, MessageQueue
+from zk_group.consumer.operator.region import RegionMember
+from zk_group.consumer.operator.states import SCHEMA, State, StateFiles, own_state
+from zk_group.coordinator.zk.errors import BadData, UsageError
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.records import START_FETCHER, Channel, Command
+from zk_group.coordinator.zk.znodes.regions import Contribution, Order, Progress, StateFile
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -8,10 +8,16 @@ from typing import Any
 
 import pytest
 
-from coordinator.planning.plan import plan
-from coordinator.planning.regional import MAX_GROUPS, RegionStep, after_reset
-from coordinator.planning.snapshot import Member, RegionView
-from coordinator.regions.plan import (
+from tests.property.tree import MemoryTree
+from tests.support.stores import FrontStore, Interrupted, lost_reply
+from tests.support.strategies import RANGE
+from tests.support.terms import a_term
+from tests.support.turns import snapshot_of
+from tests.unit.manual import ManualRuntime
+from zk_group.coordinator.planning.plan import plan
+from zk_group.coordinator.planning.regional import MAX_GROUPS, RegionStep, after_reset
+from zk_group.coordinator.planning.snapshot import Member, RegionView
+from zk_group.coordinator.regions.plan import (
     Cuts,
     Ending,
     OpenCheckpoint,
@@ -22,18 +28,18 @@ from coordinator.regions.plan import (
     Requests,
     region_plan,
 )
-from coordinator.regions.region_reader import GroupRegionReader
-from coordinator.regions.turns import ENDED_KEPT, ZNODES_A_TURN, Regions, RegionTurns, to_retire
-from coordinator.term.reading import GroupMemory, Problems
-from coordinator.term.request_queue import AGAIN, RegionTurn, Request, RequestQueue
-from coordinator.zk.errors import ConnectionLost, OutcomeUnknown, RebalanceFailed
-from coordinator.zk.security.policy import AclPolicy
-from coordinator.zk.store import MAX_OPERATIONS, Create, Delete, Operation, Store
-from coordinator.zk.znodes.group_state import STABLE, GroupState, Target
-from coordinator.zk.znodes.json_fields import MAX_COUNT
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import ACL_POLICY, COORDINATOR_EPOCH, GroupPaths, RegionPaths
-from coordinator.zk.znodes.regions import (
+from zk_group.coordinator.regions.region_reader import GroupRegionReader
+from zk_group.coordinator.regions.turns import ENDED_KEPT, ZNODES_A_TURN, Regions, RegionTurns, to_retire
+from zk_group.coordinator.term.reading import GroupMemory, Problems
+from zk_group.coordinator.term.request_queue import AGAIN, RegionTurn, Request, RequestQueue
+from zk_group.coordinator.zk.errors import ConnectionLost, OutcomeUnknown, RebalanceFailed
+from zk_group.coordinator.zk.security.policy import AclPolicy
+from zk_group.coordinator.zk.store import MAX_OPERATIONS, Create, Delete, Operation, Store
+from zk_group.coordinator.zk.znodes.group_state import STABLE, GroupState, Target
+from zk_group.coordinator.zk.znodes.json_fields import MAX_COUNT
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import ACL_POLICY, COORDINATOR_EPOCH, GroupPaths, RegionPaths
+from zk_group.coordinator.zk.znodes.regions import (
     MAX_NUMBER_OF_PARTICIPANTS,
     Checkpoint,
     CheckpointEnd,
@@ -41,12 +47,6 @@ from coordinator.zk.znodes.regions import (
     Region,
     RegionRequest,
 )
-from tests.property.tree import MemoryTree
-from tests.support.stores import FrontStore, Interrupted, lost_reply
-from tests.support.strategies import RANGE
-from tests.support.terms import a_term
-from tests.support.turns import snapshot_of
-from tests.unit.manual import ManualRuntime
 
 PATHS = RegionPaths("r")
 RULES = RegionRules(interval_s=60.0, drain_s=60.0, kept=1)

@@ -9,10 +9,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from coordinator.term.request_queue import AGAIN, GroupTurn, RegionTurn, Request, RequestQueue, Trigger, TurnKey
-from coordinator.zk.runtime import ThreadRuntime
 from tests.support.wait import eventually
 from tests.unit.manual import Forever, ManualRuntime
+from zk_group.coordinator.term.request_queue import (
+    AGAIN,
+    GroupTurn,
+    RegionTurn,
+    Request,
+    RequestQueue,
+    Trigger,
+    TurnKey,
+)
+from zk_group.coordinator.zk.runtime import ThreadRuntime
 
 
 @pytest.fixture

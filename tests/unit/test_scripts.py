@@ -22,9 +22,9 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from consumer.cli import main as consumer_main
-from coordinator import __version__
-from coordinator.cli import main as coordinator_main
+from zk_group import __version__
+from zk_group.consumer.cli import main as consumer_main
+from zk_group.coordinator.cli import main as coordinator_main
 
 ROOT = Path(__file__).parents[2]
 LIBRARY = str(ROOT / "scripts" / "lib")
@@ -211,7 +211,7 @@ def test_benchmarks_keep_spark_shuffle_partitions(ground: Any, monkeypatch: pyte
     builder = MagicMock()
     for method in (builder.master, builder.appName, builder.config):
         method.return_value = builder
-    monkeypatch.setattr("drills.workloads.spark_app.SparkSession", MagicMock(builder=builder))
+    monkeypatch.setattr("zk_group.drills.workloads.spark_app.SparkSession", MagicMock(builder=builder))
 
     ground.session(tmp_path)
 

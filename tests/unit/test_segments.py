@@ -11,22 +11,22 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from consumer.errors import SegmentError
-from consumer.fetching.polling import Fetcher
-from consumer.logs.base import NO_OFFSETS, Fetch, Fetched, Jump, OffsetOutOfRange, Offsets, Position
-from consumer.metrics import ConsumerMetrics
-from consumer.sealing.sealer import SealConfig, Sealer
-from consumer.sealing.segment_files import BATCH_BYTES, SegmentFolder, arranged, incarnation_of, segment_file
-from coordinator.zk.errors import ConnectionLost, IncarnationOver, OutcomeUnknown, Refused, UsageError
-from coordinator.zk.store import Create, Operation
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import Channel
-from coordinator.zk.znodes.segments import Segment
 from tests.support.memlog import MemoryLog, TimedLog, batch_of
 from tests.support.sealed import records_in
 from tests.support.stories import play, stories
 from tests.unit.manual import ManualRuntime
+from zk_group.consumer.errors import SegmentError
+from zk_group.consumer.fetching.polling import Fetcher
+from zk_group.consumer.logs.base import NO_OFFSETS, Fetch, Fetched, Jump, OffsetOutOfRange, Offsets, Position
+from zk_group.consumer.metrics import ConsumerMetrics
+from zk_group.consumer.sealing.sealer import SealConfig, Sealer
+from zk_group.consumer.sealing.segment_files import BATCH_BYTES, SegmentFolder, arranged, incarnation_of, segment_file
+from zk_group.coordinator.zk.errors import ConnectionLost, IncarnationOver, OutcomeUnknown, Refused, UsageError
+from zk_group.coordinator.zk.store import Create, Operation
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.records import Channel
+from zk_group.coordinator.zk.znodes.segments import Segment
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from consumer.config import Subscription
-from consumer.errors import Inherited
-from consumer.sealing.segment_files import SegmentFolder
-from consumer.streaming.fetchers.config import SlotConfig
-from consumer.streaming.fetchers.pool import FetcherPool, pool_name, slot_config, subscription_of
-from consumer.streaming.fetchers.slot import check_folders
-from consumer.streaming.fetchers.supervisor import (
+from zk_group.consumer.config import Subscription
+from zk_group.consumer.errors import Inherited
+from zk_group.consumer.sealing.segment_files import SegmentFolder
+from zk_group.consumer.streaming.fetchers.config import SlotConfig
+from zk_group.consumer.streaming.fetchers.pool import FetcherPool, pool_name, slot_config, subscription_of
+from zk_group.consumer.streaming.fetchers.slot import check_folders
+from zk_group.consumer.streaming.fetchers.supervisor import (
     ENDED,
     NEW,
     RUNNING,
@@ -32,17 +32,17 @@ from consumer.streaming.fetchers.supervisor import (
     slots_table,
     view_of,
 )
-from consumer.streaming.resources import SparkCluster, cluster_of, context_of
-from consumer.streaming.source.options import ClaimedReader, SourceConfig, is_reader_of, source_config
-from consumer.streaming.source.planner import check_batch, check_stream
-from consumer.streaming.source.segment_index import Sealed, SourceOffset, gaps
-from coordinator.zk.errors import BadData, ConnectionLost, SessionLost, UsageError
-from coordinator.zk.store import Node
-from coordinator.zk.znodes.group_state import COMPLETING, FAILED, PREPARING, STABLE, GroupState, Target
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import COORDINATOR, GroupPaths, is_name
-from coordinator.zk.znodes.records import BLACK_LIST, STATIC, WHITE_LIST, Channel
-from coordinator.zk.znodes.segments import Segment, SegmentsRecord
+from zk_group.consumer.streaming.resources import SparkCluster, cluster_of, context_of
+from zk_group.consumer.streaming.source.options import ClaimedReader, SourceConfig, is_reader_of, source_config
+from zk_group.consumer.streaming.source.planner import check_batch, check_stream
+from zk_group.consumer.streaming.source.segment_index import Sealed, SourceOffset, gaps
+from zk_group.coordinator.zk.errors import BadData, ConnectionLost, SessionLost, UsageError
+from zk_group.coordinator.zk.store import Node
+from zk_group.coordinator.zk.znodes.group_state import COMPLETING, FAILED, PREPARING, STABLE, GroupState, Target
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR, GroupPaths, is_name
+from zk_group.coordinator.zk.znodes.records import BLACK_LIST, STATIC, WHITE_LIST, Channel
+from zk_group.coordinator.zk.znodes.segments import Segment, SegmentsRecord
 
 PLACES = {"zk": "h:1", "group": "g", "log_dir": "/log", "segments_dir": "/segments"}
 
@@ -160,9 +160,9 @@ def test_a_jobs_error_is_the_last_line_of_the_tasks_traceback() -> None:
     text = (
         "An error occurred while calling o1.collect.\n: org.apache.spark.SparkException: Job aborted\n"
         'Traceback (most recent call last):\n  File "x.py", line 1, in f\n    g()\n'
-        "coordinator.zk.errors.ZooKeeperUnreachable: no server answered\n\n\tat org.apache.spark.api.python"
+        "zk_group.coordinator.zk.errors.ZooKeeperUnreachable: no server answered\n\n\tat org.apache.spark.api.python"
     )
-    assert reason_of(Exception(text)) == "coordinator.zk.errors.ZooKeeperUnreachable: no server answered"
+    assert reason_of(Exception(text)) == "zk_group.coordinator.zk.errors.ZooKeeperUnreachable: no server answered"
     assert reason_of(Exception("Job 3 cancelled\nmore")) == "Job 3 cancelled"
 
 

@@ -10,20 +10,20 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from consumer.config import ConsumerConfig
-from consumer.consumer import records_of
-from consumer.errors import NoOffsetForPartition
-from consumer.logs import open_log
-from consumer.logs.base import LOG_SCHEMA, Fetch
-from consumer.membership.start_position import OffsetSpec, StartOffset, StartRule, Starts, came_later
-from consumer.streaming.fetchers.config import SlotConfig
-from consumer.streaming.fetchers.pool import slot_config
-from coordinator.zk.errors import BadData, UsageError
-from coordinator.zk.store import Node, Stat
-from coordinator.zk.values import load, time_text
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.records import BegunRecord
 from tests.support.memlog import MemoryLog, TimedLog
+from zk_group.consumer.config import ConsumerConfig
+from zk_group.consumer.consumer import records_of
+from zk_group.consumer.errors import NoOffsetForPartition
+from zk_group.consumer.logs import open_log
+from zk_group.consumer.logs.base import LOG_SCHEMA, Fetch
+from zk_group.consumer.membership.start_position import OffsetSpec, StartOffset, StartRule, Starts, came_later
+from zk_group.consumer.streaming.fetchers.config import SlotConfig
+from zk_group.consumer.streaming.fetchers.pool import slot_config
+from zk_group.coordinator.zk.errors import BadData, UsageError
+from zk_group.coordinator.zk.store import Node, Stat
+from zk_group.coordinator.zk.values import load, time_text
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.records import BegunRecord
 
 T0 = TopicPartition("t", 0)
 BEGINNING, END = OffsetSpec("beginning"), OffsetSpec("end")

@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ("coordinator.cli --help", "coordinator.cli drill list", "consumer.cli run --help")
+COMMANDS = (
+    "zk_group.coordinator.cli --help",
+    "zk_group.coordinator.cli drill list",
+    "zk_group.consumer.cli run --help",
+)
 
 pytestmark = pytest.mark.long
 
@@ -36,8 +40,8 @@ def test_lost_output_of_a_command_is_one_sentence_and_exit_code_1(command: str, 
 
 def test_an_input_that_cannot_be_read_is_one_sentence() -> None:
     read = (
-        "import sys; from consumer.cli.produce import lines; "
-        "from coordinator.zk.process.cli import exit_code_of; "
+        "import sys; from zk_group.consumer.cli.produce import lines; "
+        "from zk_group.coordinator.zk.process.cli import exit_code_of; "
         "sys.exit(exit_code_of(lambda: list(lines(sys.stdin.fileno(), 1)) and 0))"
     )
 
@@ -48,7 +52,7 @@ def test_an_input_that_cannot_be_read_is_one_sentence() -> None:
 
 def test_a_socket_never_gets_the_number_of_a_closed_standard_stream() -> None:
     opened = (
-        "import socket, sys; from coordinator.zk.process.cli import exit_code_of; "
+        "import socket, sys; from zk_group.coordinator.zk.process.cli import exit_code_of; "
         "sys.exit(exit_code_of(lambda: socket.socket().fileno()))"
     )
 
@@ -58,7 +62,7 @@ def test_a_socket_never_gets_the_number_of_a_closed_standard_stream() -> None:
 def test_output_is_dropped_after_it_was_lost_once() -> None:
     command = (
         "import click, sys\n"
-        "from coordinator.zk.process.cli import exit_code_of\n"
+        "from zk_group.coordinator.zk.process.cli import exit_code_of\n"
         "def run():\n"
         "    try:\n"
         "        click.echo(1)\n"
@@ -73,4 +77,4 @@ def test_output_is_dropped_after_it_was_lost_once() -> None:
 
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:
-    assert ended("python -m coordinator.cli --help | true")[1:] == ("", "")
+    assert ended("python -m zk_group.coordinator.cli --help | true")[1:] == ("", "")

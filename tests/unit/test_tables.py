@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner
 from rich.cells import cell_len
 
-from coordinator.cli.groups import HISTORY, LIST
-from coordinator.zk.errors import UsageError
-from coordinator.zk.process.cli import fitting, table_text
 from tests.support.terminal import on_terminal
+from zk_group.coordinator.cli.groups import HISTORY, LIST
+from zk_group.coordinator.zk.errors import UsageError
+from zk_group.coordinator.zk.process.cli import fitting, table_text
 
 REASON = "the members share no strategy that is installed on this node"
 ROWS = [
@@ -26,7 +26,7 @@ ROWS = [
 ]
 PROGRAM = f"""
 import sys, click
-from coordinator.zk.process.cli import output_option, print_rows
+from zk_group.coordinator.zk.process.cli import output_option, print_rows
 @click.command()
 @output_option
 def show(output):
@@ -92,7 +92,7 @@ def test_no_color_prints_no_colour() -> None:
 
 IN_THE_MIDST = """
 import os, signal, threading
-from coordinator.zk.runtime import on_signals
+from zk_group.coordinator.zk.runtime import on_signals
 
 ended = threading.Event()
 on_signals([signal.SIGTERM], lambda number: ended.set())
@@ -106,7 +106,7 @@ print(ended.wait(10))
 
 HANGUP = """
 import os, signal, sys, threading
-from coordinator.zk.runtime import ENDINGS, on_signals
+from zk_group.coordinator.zk.runtime import ENDINGS, on_signals
 
 ended = threading.Event()
 on_signals(ENDINGS, lambda number: ended.set())
@@ -129,7 +129,7 @@ def test_hangup_ends_a_process_in_order_unless_it_is_ignored(before: str, waits:
     assert printed(HANGUP, waits, before=before) == is_ended
 
 
-COMMANDS = ("consumer.cli run --group g --topics t --log-dir kafka:", "coordinator.cli run --node a")
+COMMANDS = ("zk_group.consumer.cli run --group g --topics t --log-dir kafka:", "zk_group.coordinator.cli run --node a")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -9,24 +9,24 @@ from typing import Any, cast
 
 import pytest
 
-from consumer.membership.registration import heartbeat_s
-from coordinator.listeners.listeners import Agenda, Event
-from coordinator.service import CoordinatorService, _Session
-from coordinator.term.config import CoordinatorConfig
-from coordinator.term.directory import Directory
-from coordinator.term.reading import Findings, Problems
-from coordinator.term.request_queue import GroupTurn, RegionTurn
-from coordinator.term.term import LeaseLapsed, ServerClock, Term
-from coordinator.zk.errors import EpochOver, Refused, SessionLost
-from coordinator.zk.lease import Lease
-from coordinator.zk.runtime import INTERVAL_S, MOST_LINES, FirstLines
-from coordinator.zk.store import Create, Delete, Node, Operation, SessionState, SetData, StateListener, Watch
-from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GROUPS, Brokers, GroupPaths
-from coordinator.zk.znodes.records import BLACK_LIST, WHITE_LIST, Registration
 from tests.property.tree import MemoryTree, MemoryTreeStore
 from tests.support.stores import FrontStore
 from tests.support.terms import a_term, with_store
 from tests.unit.manual import Forever, ManualRuntime
+from zk_group.consumer.membership.registration import heartbeat_s
+from zk_group.coordinator.listeners.listeners import Agenda, Event
+from zk_group.coordinator.service import CoordinatorService, _Session
+from zk_group.coordinator.term.config import CoordinatorConfig
+from zk_group.coordinator.term.directory import Directory
+from zk_group.coordinator.term.reading import Findings, Problems
+from zk_group.coordinator.term.request_queue import GroupTurn, RegionTurn
+from zk_group.coordinator.term.term import LeaseLapsed, ServerClock, Term
+from zk_group.coordinator.zk.errors import EpochOver, Refused, SessionLost
+from zk_group.coordinator.zk.lease import Lease
+from zk_group.coordinator.zk.runtime import INTERVAL_S, MOST_LINES, FirstLines
+from zk_group.coordinator.zk.store import Create, Delete, Node, Operation, SessionState, SetData, StateListener, Watch
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GROUPS, Brokers, GroupPaths
+from zk_group.coordinator.zk.znodes.records import BLACK_LIST, WHITE_LIST, Registration
 
 PATH = "/written"
 G = GroupPaths("g")

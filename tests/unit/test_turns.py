@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.assignors import RoundRobinAssignor
 from tests.property.snapshots import CooperativeRange
 from tests.simulation.edits import parsed
 from tests.simulation.mutation import Mutation
 from tests.support.strategies import RANGE, only
 from tests.support.turns import Case, cases, file_of
+from zk_group.coordinator.assignors import RoundRobinAssignor
 
 FILES = sorted(Path(__file__).with_name("turns").glob("*.txt"))
 KNOWN = {**RANGE, **only(CooperativeRange()), **only(RoundRobinAssignor())}

@@ -10,21 +10,30 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from consumer.logs.kafka.requests import Described
-from coordinator.admin.groups import ShownGroup, ShownPartition
-from coordinator.admin.regions import request
-from coordinator.admin.topics import CREATED, GROWN, LEFT_ALONE, REMOVED, REPLACED, create_topic, delete_topic, planned
-from coordinator.cli.topics import exported, mismatches, readable_topics
-from coordinator.zk.errors import CoordinatorError, StoreError, UsageError
-from coordinator.zk.store import Delete, Node, SetData, Stat
-from coordinator.zk.update import TRIES, Change, update
-from coordinator.zk.znodes.group_state import GroupState
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import REGIONS, Brokers, RegionPaths
-from coordinator.zk.znodes.records import Topic
-from coordinator.zk.znodes.regions import RESET, Region, RegionRequest
 from tests.property.tree import MemoryTree
 from tests.support.stores import Behind, Interrupted, lost_reply, nothing
+from zk_group.consumer.logs.kafka.requests import Described
+from zk_group.coordinator.admin.groups import ShownGroup, ShownPartition
+from zk_group.coordinator.admin.regions import request
+from zk_group.coordinator.admin.topics import (
+    CREATED,
+    GROWN,
+    LEFT_ALONE,
+    REMOVED,
+    REPLACED,
+    create_topic,
+    delete_topic,
+    planned,
+)
+from zk_group.coordinator.cli.topics import exported, mismatches, readable_topics
+from zk_group.coordinator.zk.errors import CoordinatorError, StoreError, UsageError
+from zk_group.coordinator.zk.store import Delete, Node, SetData, Stat
+from zk_group.coordinator.zk.update import TRIES, Change, update
+from zk_group.coordinator.zk.znodes.group_state import GroupState
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import REGIONS, Brokers, RegionPaths
+from zk_group.coordinator.zk.znodes.records import Topic
+from zk_group.coordinator.zk.znodes.regions import RESET, Region, RegionRequest
 
 PATH = "/counter"
 

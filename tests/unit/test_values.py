@@ -17,29 +17,29 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from consumer.cli import main as consumer_main
-from consumer.config import ConsumerConfig, Subscription
-from consumer.consumer import Consumer
-from consumer.group import GroupMember
-from consumer.logs.base import MAX_TIMESTAMP_MS
-from consumer.logs.embedded.producer import PendingRecords, Producer, stored_batches
-from consumer.logs.kafka.options import kafka_options, with_sources
-from consumer.operator.consumer_operator import ConsumerOperator, Processor
-from consumer.streaming.fetchers.config import SlotConfig
-from consumer.streaming.fetchers.pool import slot_config, subscription_of
-from consumer.streaming.source.options import SourceConfig
-from coordinator.admin.reset_offsets import ResetRequest
-from coordinator.cli import main as coordinator_main
-from coordinator.term.config import CoordinatorConfig
-from coordinator.zk import values
-from coordinator.zk.errors import UsageError
-from coordinator.zk.security.access import ZooKeeperAccess
-from coordinator.zk.values import MAX_NUMBER, Values, load, seconds, typed, whole
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.records import Topic
 from tests.property.group_world import GroupWorld
 from tests.support.memlog import MemoryLog
 from tests.unit.test_config import refused
+from zk_group.consumer.cli import main as consumer_main
+from zk_group.consumer.config import ConsumerConfig, Subscription
+from zk_group.consumer.consumer import Consumer
+from zk_group.consumer.group import GroupMember
+from zk_group.consumer.logs.base import MAX_TIMESTAMP_MS
+from zk_group.consumer.logs.embedded.producer import PendingRecords, Producer, stored_batches
+from zk_group.consumer.logs.kafka.options import kafka_options, with_sources
+from zk_group.consumer.operator.consumer_operator import ConsumerOperator, Processor
+from zk_group.consumer.streaming.fetchers.config import SlotConfig
+from zk_group.consumer.streaming.fetchers.pool import slot_config, subscription_of
+from zk_group.consumer.streaming.source.options import SourceConfig
+from zk_group.coordinator.admin.reset_offsets import ResetRequest
+from zk_group.coordinator.cli import main as coordinator_main
+from zk_group.coordinator.term.config import CoordinatorConfig
+from zk_group.coordinator.zk import values
+from zk_group.coordinator.zk.errors import UsageError
+from zk_group.coordinator.zk.security.access import ZooKeeperAccess
+from zk_group.coordinator.zk.values import MAX_NUMBER, Values, load, seconds, typed, whole
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.records import Topic
 
 GIVEN: dict[type[Values], dict[str, Any]] = {
     ConsumerConfig: {"zk": "zk:1", "group": "g"},

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.admin.groups import ShownGroup, ShownMember, ShownPartition
-from coordinator.admin.segments import (
+from zk_group.coordinator.admin.groups import ShownGroup, ShownMember, ShownPartition
+from zk_group.coordinator.admin.segments import (
     DAMAGED,
     LEFT_OVER,
     ListedSegment,
@@ -16,12 +16,12 @@ from coordinator.admin.segments import (
     file_findings,
     unnamed_findings,
 )
-from coordinator.admin.verify import problems
-from coordinator.zk.errors import BadData
-from coordinator.zk.znodes.group_state import CLIENT, PREPARING, STABLE, ClientSide, GroupState, Mark, Target
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.records import WHITE_LIST, Channel, Registration, Topic
-from coordinator.zk.znodes.segments import Segment
+from zk_group.coordinator.admin.verify import problems
+from zk_group.coordinator.zk.errors import BadData
+from zk_group.coordinator.zk.znodes.group_state import CLIENT, PREPARING, STABLE, ClientSide, GroupState, Mark, Target
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.records import WHITE_LIST, Channel, Registration, Topic
+from zk_group.coordinator.zk.znodes.segments import Segment
 
 TOPICS = {"t": Topic("t", "id", (0, 1))}
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

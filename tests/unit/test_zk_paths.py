@@ -14,19 +14,19 @@ from typing import Any
 
 import pytest
 
-from consumer.assignment.metadata import ConsumerMetadata
-from consumer.membership.client_assignment import ROOM
-from coordinator.planning.asking import ROOM_BYTES
-from coordinator.planning.target import OWNER_PATHS_A_SESSION
-from coordinator.zk import znodes
-from coordinator.zk.security import policy
-from coordinator.zk.store import MAX_COMMIT_BYTES
-from coordinator.zk.znodes import group_state, paths, records, regions, segments
-from coordinator.zk.znodes.forms import Record
-from coordinator.zk.znodes.json_fields import MAX_ZNODE_BYTES, Fields
-from coordinator.zk.znodes.partitions import Discontinuity, TopicPartition
 from tests.support import pages
 from tests.support.pages import AccessRow, access_table
+from zk_group.consumer.assignment.metadata import ConsumerMetadata
+from zk_group.consumer.membership.client_assignment import ROOM
+from zk_group.coordinator.planning.asking import ROOM_BYTES
+from zk_group.coordinator.planning.target import OWNER_PATHS_A_SESSION
+from zk_group.coordinator.zk import znodes
+from zk_group.coordinator.zk.security import policy
+from zk_group.coordinator.zk.store import MAX_COMMIT_BYTES
+from zk_group.coordinator.zk.znodes import group_state, paths, records, regions, segments
+from zk_group.coordinator.zk.znodes.forms import Record
+from zk_group.coordinator.zk.znodes.json_fields import MAX_ZNODE_BYTES, Fields
+from zk_group.coordinator.zk.znodes.partitions import Discontinuity, TopicPartition
 
 DOCUMENT = pages.page("../zk_paths.md")
 PART = frozenset([TopicPartition("t", 0)])

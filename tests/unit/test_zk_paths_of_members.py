@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from consumer.membership.claims import PARTITIONS_A_STEP
-from consumer.membership.offsets import READ_AGAIN_S
-from consumer.membership.registration import RegistrationBackoff
-from coordinator.zk.errors import ConnectionLost
-from coordinator.zk.lease import Heard, Lease
-from coordinator.zk.store import Delete
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.records import START_FETCHER, STOP_FETCHER, UNKNOWN_MEMBER_ID, Command
 from tests.property.group_world import PATHS, GroupWorld
 from tests.property.tree import MemoryTree
 from tests.support.pages import ROOT
 from tests.unit.manual import ManualRuntime
 from tests.unit.test_member import T0, T1, Life
 from tests.unit.test_zk_paths import DOCUMENT, section
+from zk_group.consumer.membership.claims import PARTITIONS_A_STEP
+from zk_group.consumer.membership.offsets import READ_AGAIN_S
+from zk_group.consumer.membership.registration import RegistrationBackoff
+from zk_group.coordinator.zk.errors import ConnectionLost
+from zk_group.coordinator.zk.lease import Heard, Lease
+from zk_group.coordinator.zk.store import Delete
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.records import START_FETCHER, STOP_FETCHER, UNKNOWN_MEMBER_ID, Command
 
 
 @pytest.fixture

@@ -26,8 +26,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from coordinator.zk import below
-from coordinator.zk.znodes.paths import checked_name
+from zk_group.coordinator.zk import below
+from zk_group.coordinator.zk.znodes.paths import checked_name
 
 from ..base import (
     LOG_SCHEMA,

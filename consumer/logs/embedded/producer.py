@@ -22,13 +22,13 @@ from typing import Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from coordinator.zk import below
-from coordinator.zk.errors import UsageError
-from coordinator.zk.store import Store
-from coordinator.zk.values import whole
-from coordinator.zk.znodes.paths import Brokers, checked_name, shown
-from coordinator.zk.znodes.ranges import MAX_PARTITION
-from coordinator.zk.znodes.records import Topic
+from zk_group.coordinator.zk import below
+from zk_group.coordinator.zk.errors import UsageError
+from zk_group.coordinator.zk.store import Store
+from zk_group.coordinator.zk.values import whole
+from zk_group.coordinator.zk.znodes.paths import Brokers, checked_name, shown
+from zk_group.coordinator.zk.znodes.ranges import MAX_PARTITION
+from zk_group.coordinator.zk.znodes.records import Topic
 
 from ...errors import refuse_inherited
 from ..base import HEADERS, MAX_TIMESTAMP_MS, TIMESTAMP, LogError, UnknownTopic, no_headers

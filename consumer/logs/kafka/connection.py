@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from typing import TypeVar
 
-from coordinator.zk.errors import BadData, CoordinatorError
-from coordinator.zk.store import Sessions, StoreFactory
-from coordinator.zk.znodes.paths import Brokers
-from coordinator.zk.znodes.records import Topic
+from zk_group.coordinator.zk.errors import BadData, CoordinatorError
+from zk_group.coordinator.zk.store import Sessions, StoreFactory
+from zk_group.coordinator.zk.znodes.paths import Brokers
+from zk_group.coordinator.zk.znodes.records import Topic
 
 from ..base import LogError
 from .client import SILENT_S, BrokerStats, KafkaClient, Place

@@ -12,13 +12,13 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coordinator.zk.errors import MissingProgram, UsageError
-from coordinator.zk.security.access import ZooKeeperAccess
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Store
-from coordinator.zk.values import PREFIX, variables
-from coordinator.zk.znodes.paths import Brokers, shown
-from coordinator.zk.znodes.records import PLAINTEXT, registered_brokers
+from zk_group.coordinator.zk.errors import MissingProgram, UsageError
+from zk_group.coordinator.zk.security.access import ZooKeeperAccess
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.store import Store
+from zk_group.coordinator.zk.values import PREFIX, variables
+from zk_group.coordinator.zk.znodes.paths import Brokers, shown
+from zk_group.coordinator.zk.znodes.records import PLAINTEXT, registered_brokers
 
 from ..base import Log, LogError
 

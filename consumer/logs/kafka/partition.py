@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
 
 from ..base import Fetch, LogError, OffsetAndTimestamp, fitting_rows
 from .client import CORRUPT, DENIED, OUT_OF_RANGE, KafkaClient, RecordRun, Signal

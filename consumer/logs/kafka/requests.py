@@ -9,7 +9,7 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from coordinator.zk.errors import MissingProgram, UsageError
+from zk_group.coordinator.zk.errors import MissingProgram, UsageError
 
 from ..base import LogError, OffsetAndTimestamp
 from .options import with_sources, without_secrets

@@ -11,8 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from coordinator.zk.errors import CoordinatorError
-from coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.errors import CoordinatorError
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
 
 from ..base import (
     NO_LIMITS,

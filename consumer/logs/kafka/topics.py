@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar, cast
 
-from coordinator.zk.errors import CoordinatorError
+from zk_group.coordinator.zk.errors import CoordinatorError
 
 from ..base import LogError, OffsetAndTimestamp, TopicIdPartition, UnknownTopic
 from .requests import ANSWER_TIMEOUT_S, LATEST, Described, Pending, Requests, Unanswered

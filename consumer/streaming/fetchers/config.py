@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, fields
 
-from coordinator.zk.values import require
-from coordinator.zk.znodes.paths import checked_name
-from coordinator.zk.znodes.segments import SEAL_INTERVAL_MS, slot_name
+from zk_group.coordinator.zk.values import require
+from zk_group.coordinator.zk.znodes.paths import checked_name
+from zk_group.coordinator.zk.znodes.segments import SEAL_INTERVAL_MS, slot_name
 
 from ...config import ConsumerConfig, MemberConfig, Subscription
 

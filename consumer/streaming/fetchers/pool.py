@@ -17,12 +17,12 @@ from typing import Any, Self
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
-import coordinator
-from coordinator.zk.errors import CoordinatorError, NotAuthorized, Refused, Retryable, StoreError, UsageError
-from coordinator.zk.runtime import Runtime, ThreadRuntime
-from coordinator.zk.values import load, require, shown, whole
-from coordinator.zk.znodes.paths import MAX_NAME
-from coordinator.zk.znodes.records import BLACK_LIST, STATIC, WHITE_LIST
+import zk_group
+from zk_group.coordinator.zk.errors import CoordinatorError, NotAuthorized, Refused, Retryable, StoreError, UsageError
+from zk_group.coordinator.zk.runtime import Runtime, ThreadRuntime
+from zk_group.coordinator.zk.values import load, require, shown, whole
+from zk_group.coordinator.zk.znodes.paths import MAX_NAME
+from zk_group.coordinator.zk.znodes.records import BLACK_LIST, STATIC, WHITE_LIST
 
 from ...config import Subscription
 from ...errors import FencedInstanceId, ForeignFolder, refuse_inherited
@@ -281,7 +281,7 @@ class FetcherPool:
         return self._runtime.monotonic() >= deadline or (self._stopping.is_set() and not is_stop)
 
     def _spec(self, number: int) -> SlotSpec:
-        return SlotSpec(self.config, self._subscription, number, self.run, coordinator.__version__)
+        return SlotSpec(self.config, self._subscription, number, self.run, zk_group.__version__)
 
     # ---- the pool's znode
 

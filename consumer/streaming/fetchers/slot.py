@@ -15,8 +15,8 @@ import signal
 import socket
 from typing import Any
 
-import coordinator
-from coordinator.zk.errors import (
+import zk_group
+from zk_group.coordinator.zk.errors import (
     BadData,
     OutcomeUnknown,
     Refused,
@@ -25,14 +25,14 @@ from coordinator.zk.errors import (
     UsageError,
     ZooKeeperUnreachable,
 )
-from coordinator.zk.process.metrics_server import MetricsServer
-from coordinator.zk.runtime import Runtime, ThreadRuntime
-from coordinator.zk.store import Create, Delete, Node, Operation, Sessions, SetData, Store, StoreFactory
-from coordinator.zk.update import WatchedNode, ensure
-from coordinator.zk.znodes.json_fields import readable
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import NO_CHANNEL, parsed_channel
-from coordinator.zk.znodes.segments import Pool, SegmentsRecord
+from zk_group.coordinator.zk.process.metrics_server import MetricsServer
+from zk_group.coordinator.zk.runtime import Runtime, ThreadRuntime
+from zk_group.coordinator.zk.store import Create, Delete, Node, Operation, Sessions, SetData, Store, StoreFactory
+from zk_group.coordinator.zk.update import WatchedNode, ensure
+from zk_group.coordinator.zk.znodes.json_fields import readable
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.records import NO_CHANNEL, parsed_channel
+from zk_group.coordinator.zk.znodes.segments import Pool, SegmentsRecord
 
 from ...assignment.consumers import client_assignment
 from ...errors import TURNED_AWAY, AssignmentFailed, FencedInstanceId
@@ -246,9 +246,9 @@ def run_slot(spec: SlotSpec) -> dict[str, Any]:
         folder of the log or of the segments; also when the group's folder belongs to another chroot.
     :raises ZooKeeperUnreachable: when no server answered at the start.
     """
-    if coordinator.__version__ != spec.release:
+    if zk_group.__version__ != spec.release:
         raise UsageError(
-            f"the executor has version {coordinator.__version__} of zk-group-coordinator, the driver {spec.release}: "
+            f"the executor has version {zk_group.__version__} of zk-group-coordinator, the driver {spec.release}: "
             "install the same on both"
         )
     spare_modules()

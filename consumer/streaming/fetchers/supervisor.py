@@ -14,15 +14,15 @@ from typing import Any
 from pyspark import InheritableThread, SparkContext
 from pyspark.resource import ResourceProfile, ResourceProfileBuilder, TaskResourceRequests
 
-from coordinator.zk.backoff import Backoff
-from coordinator.zk.errors import StoreError
-from coordinator.zk.runtime import Runtime
-from coordinator.zk.store import Store
-from coordinator.zk.znodes.group_state import FAILED, STABLE, GroupState
-from coordinator.zk.znodes.json_fields import readable
-from coordinator.zk.znodes.paths import COORDINATOR, GroupPaths
-from coordinator.zk.znodes.records import STATIC, Channel, parsed_channel
-from coordinator.zk.znodes.segments import SegmentsRecord
+from zk_group.coordinator.zk.backoff import Backoff
+from zk_group.coordinator.zk.errors import StoreError
+from zk_group.coordinator.zk.runtime import Runtime
+from zk_group.coordinator.zk.store import Store
+from zk_group.coordinator.zk.znodes.group_state import FAILED, STABLE, GroupState
+from zk_group.coordinator.zk.znodes.json_fields import readable
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR, GroupPaths
+from zk_group.coordinator.zk.znodes.records import STATIC, Channel, parsed_channel
+from zk_group.coordinator.zk.znodes.segments import SegmentsRecord
 
 from ...config import Subscription
 from ..resources import SparkCluster, ship, wait_for_executors

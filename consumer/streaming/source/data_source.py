@@ -17,13 +17,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from coordinator.zk.errors import CoordinatorError
-from coordinator.zk.runtime import Runtime, ThreadRuntime
-from coordinator.zk.store import Sessions, Store, StoreFactory
-from coordinator.zk.znodes.json_fields import readable
-from coordinator.zk.znodes.paths import GroupPaths, names_below
-from coordinator.zk.znodes.ranges import is_partition
-from coordinator.zk.znodes.records import OffsetRecord, parsed_channel
+from zk_group.coordinator.zk.errors import CoordinatorError
+from zk_group.coordinator.zk.runtime import Runtime, ThreadRuntime
+from zk_group.coordinator.zk.store import Sessions, Store, StoreFactory
+from zk_group.coordinator.zk.znodes.json_fields import readable
+from zk_group.coordinator.zk.znodes.paths import GroupPaths, names_below
+from zk_group.coordinator.zk.znodes.ranges import is_partition
+from zk_group.coordinator.zk.znodes.records import OffsetRecord, parsed_channel
 
 from ...errors import SegmentError
 from ...logs import open_log

@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from coordinator.zk.errors import UsageError
-from coordinator.zk.security.access import spark_name
-from coordinator.zk.store import StoreFactory
-from coordinator.zk.values import checked_hosts, require
-from coordinator.zk.znodes.cuts import checkpoint_named
-from coordinator.zk.znodes.paths import checked_name, shown
+from zk_group.coordinator.zk.errors import UsageError
+from zk_group.coordinator.zk.security.access import spark_name
+from zk_group.coordinator.zk.store import StoreFactory
+from zk_group.coordinator.zk.values import checked_hosts, require
+from zk_group.coordinator.zk.znodes.cuts import checkpoint_named
+from zk_group.coordinator.zk.znodes.paths import checked_name, shown
 
 from ...config import GroupAccess
 from .segment_index import is_segment

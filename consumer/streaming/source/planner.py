@@ -8,14 +8,14 @@ from dataclasses import replace
 from functools import cache
 from typing import TypeVar
 
-from coordinator.zk.errors import AuthenticationFailed, Retryable, SessionLost, ZooKeeperUnreachable
-from coordinator.zk.runtime import Runtime
-from coordinator.zk.store import Sessions, Store, StoreFactory
-from coordinator.zk.update import ensure
-from coordinator.zk.values import require
-from coordinator.zk.znodes.cuts import Cut, GroupCuts, checkpoint_named
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.segments import QUERY_ABSENCE_S
+from zk_group.coordinator.zk.errors import AuthenticationFailed, Retryable, SessionLost, ZooKeeperUnreachable
+from zk_group.coordinator.zk.runtime import Runtime
+from zk_group.coordinator.zk.store import Sessions, Store, StoreFactory
+from zk_group.coordinator.zk.update import ensure
+from zk_group.coordinator.zk.values import require
+from zk_group.coordinator.zk.znodes.cuts import Cut, GroupCuts, checkpoint_named
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.segments import QUERY_ABSENCE_S
 
 from ...errors import SegmentError
 from ...sealing.segment_files import SegmentFolder

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 
-from coordinator.zk.errors import CoordinatorError, Fenced, Refused
-from coordinator.zk.runtime import Runtime
-from coordinator.zk.store import Check, Create, Delete, Node, Operation, SetData, Store
-from coordinator.zk.update import Failure, WatchedNode, ensure, retried
-from coordinator.zk.znodes.json_fields import readable
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.segments import Query, Rewind
+from zk_group.coordinator.zk.errors import CoordinatorError, Fenced, Refused
+from zk_group.coordinator.zk.runtime import Runtime
+from zk_group.coordinator.zk.store import Check, Create, Delete, Node, Operation, SetData, Store
+from zk_group.coordinator.zk.update import Failure, WatchedNode, ensure, retried
+from zk_group.coordinator.zk.znodes.json_fields import readable
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.segments import Query, Rewind
 
 from .segment_index import SourceOffset
 

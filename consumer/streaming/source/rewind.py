@@ -26,14 +26,14 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs
 
-from coordinator.zk.errors import BadData, CoordinatorError, StoreError, UsageError
-from coordinator.zk.runtime import Runtime
-from coordinator.zk.store import Check, Create, Node, SetData, Store
-from coordinator.zk.update import Change, Failure, retried, update
-from coordinator.zk.values import shown
-from coordinator.zk.znodes.json_fields import readable
-from coordinator.zk.znodes.paths import GroupPaths, checked_name
-from coordinator.zk.znodes.segments import Query, Rewind, SegmentsRecord
+from zk_group.coordinator.zk.errors import BadData, CoordinatorError, StoreError, UsageError
+from zk_group.coordinator.zk.runtime import Runtime
+from zk_group.coordinator.zk.store import Check, Create, Node, SetData, Store
+from zk_group.coordinator.zk.update import Change, Failure, retried, update
+from zk_group.coordinator.zk.values import shown
+from zk_group.coordinator.zk.znodes.json_fields import readable
+from zk_group.coordinator.zk.znodes.paths import GroupPaths, checked_name
+from zk_group.coordinator.zk.znodes.segments import Query, Rewind, SegmentsRecord
 
 from .planner import QueryCuts
 from .segment_index import MAX_OFFSET_BYTES, SealedSegments, SourceOffset

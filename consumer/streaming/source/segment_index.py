@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, NamedTuple
 
-from coordinator.zk.runtime import Runtime
-from coordinator.zk.store import Listing, Store
-from coordinator.zk.znodes import forms
-from coordinator.zk.znodes.forms import Record
-from coordinator.zk.znodes.json_fields import MAX_NUMBER, Fields, by_partition, only
-from coordinator.zk.znodes.partitions import LOST, RESET, Discontinuity, TopicPartition
-from coordinator.zk.znodes.paths import SEGMENT_PREFIX, GroupPaths, checked_name, segment_name, sequence
-from coordinator.zk.znodes.segments import Segment, SegmentsRecord
+from zk_group.coordinator.zk.runtime import Runtime
+from zk_group.coordinator.zk.store import Listing, Store
+from zk_group.coordinator.zk.znodes import forms
+from zk_group.coordinator.zk.znodes.forms import Record
+from zk_group.coordinator.zk.znodes.json_fields import MAX_NUMBER, Fields, by_partition, only
+from zk_group.coordinator.zk.znodes.partitions import LOST, RESET, Discontinuity, TopicPartition
+from zk_group.coordinator.zk.znodes.paths import SEGMENT_PREFIX, GroupPaths, checked_name, segment_name, sequence
+from zk_group.coordinator.zk.znodes.segments import Segment, SegmentsRecord
 
 from ...errors import SegmentError
 from ...sealing.segment_files import offsets_text

@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from coordinator.zk.errors import CoordinatorError, MissingProgram, UsageError
-from coordinator.zk.security.access import SASL, ZooKeeperAccess
+from zk_group.coordinator.zk.errors import CoordinatorError, MissingProgram, UsageError
+from zk_group.coordinator.zk.security.access import SASL, ZooKeeperAccess
 
 if TYPE_CHECKING:
     import trustme

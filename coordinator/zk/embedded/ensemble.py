@@ -22,7 +22,7 @@ from typing import Self
 
 import psutil
 
-from coordinator.zk.embedded.directory import (
+from zk_group.coordinator.zk.embedded.directory import (
     HOST,
     Identities,
     Ports,
@@ -36,11 +36,11 @@ from coordinator.zk.embedded.directory import (
     wait_until,
     write_atomically,
 )
-from coordinator.zk.embedded.directory import EnsembleConfig as EnsembleConfig
-from coordinator.zk.embedded.directory import EnsembleError as EnsembleError
-from coordinator.zk.embedded.directory import has_ensemble as has_ensemble
-from coordinator.zk.errors import MissingProgram
-from coordinator.zk.security.access import ZooKeeperAccess, secured
+from zk_group.coordinator.zk.embedded.directory import EnsembleConfig as EnsembleConfig
+from zk_group.coordinator.zk.embedded.directory import EnsembleError as EnsembleError
+from zk_group.coordinator.zk.embedded.directory import has_ensemble as has_ensemble
+from zk_group.coordinator.zk.errors import MissingProgram
+from zk_group.coordinator.zk.security.access import ZooKeeperAccess, secured
 
 SERVER_MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 CLI_MAIN = "org.apache.zookeeper.ZooKeeperMain"

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from coordinator.zk.embedded.directory import (
+from zk_group.coordinator.zk.embedded.directory import (
     HOST,
     LOG_CONFIGURATION,
     EnsembleError,
@@ -28,8 +28,8 @@ from coordinator.zk.embedded.directory import (
     wait_until,
     write_atomically,
 )
-from coordinator.zk.embedded.ensemble import LOGGING_JARS, Server, class_path, java, started
-from coordinator.zk.errors import MissingProgram
+from zk_group.coordinator.zk.embedded.ensemble import LOGGING_JARS, Server, class_path, java, started
+from zk_group.coordinator.zk.errors import MissingProgram
 
 READY_TIMEOUT_S = 60.0
 

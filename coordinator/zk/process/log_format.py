@@ -77,7 +77,7 @@ def redacted(text: str) -> str:
 
 
 class TextFormatter(logging.Formatter):
-    """`2026-01-31T12:34:56.789Z INFO    coordinator.term.elector elected: node=a epoch=7`.
+    """`2026-01-31T12:34:56.789Z INFO    zk_group.coordinator.term.elector elected: node=a epoch=7`.
 
     A value with spaces is quoted, unprintable characters are escaped, a traceback is indented: every line that begins
     with a time is one log call.

@@ -164,7 +164,7 @@ class KazooStore(TreeStore, AclStore):
             timeout=session_timeout_ms / 1000,
             connection_retry=retry,
             command_retry=KazooRetry(max_tries=0, ignore_expire=False),
-            logger=QuietLog(logging.getLogger("coordinator.zk.kazoo")),
+            logger=QuietLog(logging.getLogger("zk_group.coordinator.zk.kazoo")),
             handler=Handler(max(connect_timeout_s / CONNECT_TRIES, 1.0), TlsFiles(access)),
         )
         self._acls = AclSource(self)

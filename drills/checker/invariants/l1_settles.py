@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinator.zk.znodes.group_state import CLIENT, STABLE
-from coordinator.zk.znodes.paths import ask_number
+from zk_group.coordinator.zk.znodes.group_state import CLIENT, STABLE
+from zk_group.coordinator.zk.znodes.paths import ask_number
 
 from ..replay.commits import HAND, Changed, ChannelChange, Commit
 from ..replay.conditions import FOREVER, NEVER, Fault

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coordinator.zk.znodes.group_state import STABLE
-from coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.group_state import STABLE
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
 
 from ..replay.commits import Changed, Commit
 from ..replay.conditions import FOREVER, Fault

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinator.zk.znodes.group_state import STABLE, GroupState
-from coordinator.zk.znodes.records import Command
+from zk_group.coordinator.zk.znodes.group_state import STABLE, GroupState
+from zk_group.coordinator.zk.znodes.records import Command
 
 from ..replay.commits import HAND, Changed, Commit
 from ..replay.conditions import FOREVER

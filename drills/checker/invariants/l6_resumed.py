@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.zk.znodes.regions import ABORTED, COMPLETED, RUNNING
+from zk_group.coordinator.zk.znodes.regions import ABORTED, COMPLETED, RUNNING
 
 from ..replay.expected_target import has_failed
 from ..replay.replay import Replay

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from coordinator.zk.znodes.group_state import GroupState
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.records import Command
-from coordinator.zk.znodes.regions import RUNNING, Region
+from zk_group.coordinator.zk.znodes.group_state import GroupState
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.records import Command
+from zk_group.coordinator.zk.znodes.regions import RUNNING, Region
 
 from ..replay.commits import Changed, ChannelChange, Commit, RegionChange, StateChange
 from ..replay.replay import Replay

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from coordinator.zk.znodes.regions import COMPLETED, CONSUMERS, INITIAL, RUNNING, Contribution, Region
+from zk_group.coordinator.zk.znodes.regions import COMPLETED, CONSUMERS, INITIAL, RUNNING, Contribution, Region
 
 from ..replay.commits import Changed, ChannelChange, Commit, RegionChange
 from ..replay.replay import Replay

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
 
-from coordinator.zk.znodes.group_state import GroupState, Mark
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.records import Channel
+from zk_group.coordinator.zk.znodes.group_state import GroupState, Mark
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.records import Channel
 
 from ..replay.commits import Changed, ChannelChange, Commit, StateChange
 from ..replay.conditions import measured

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.zk.znodes.group_state import STABLE, GroupState
+from zk_group.coordinator.zk.znodes.group_state import STABLE, GroupState
 
 from ..replay.commits import Changed, Commit
 from ..replay.expected_target import has_failed

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.records import ASSIGN, DRAIN, Channel, Command
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.records import ASSIGN, DRAIN, Channel, Command
 
 from ..replay.commits import SERVER, Changed, ChannelChange, Commit
 from ..replay.replay import Replay

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import COORDINATOR_EPOCH
-from coordinator.zk.znodes.records import Channel, OffsetRecord
-from coordinator.zk.znodes.segments import SealedRange
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR_EPOCH
+from zk_group.coordinator.zk.znodes.records import Channel, OffsetRecord
+from zk_group.coordinator.zk.znodes.segments import SealedRange
 
 from ..replay.commits import Changed, ChannelChange, Commit, KnownProcess
 from ..replay.replay import Replay

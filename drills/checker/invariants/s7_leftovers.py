@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from coordinator.zk.znodes.group_state import EMPTY, STABLE
-from coordinator.zk.znodes.records import Channel
-from coordinator.zk.znodes.segments import QUERY_ABSENCE_S
+from zk_group.coordinator.zk.znodes.group_state import EMPTY, STABLE
+from zk_group.coordinator.zk.znodes.records import Channel
+from zk_group.coordinator.zk.znodes.segments import QUERY_ABSENCE_S
 
 from ..replay.commits import Changed, ChannelChange, Commit
 from ..replay.conditions import measured

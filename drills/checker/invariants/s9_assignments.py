@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from coordinator.zk.znodes.group_state import AskMember, GroupState
-from coordinator.zk.znodes.paths import ask_number
+from zk_group.coordinator.zk.znodes.group_state import AskMember, GroupState
+from zk_group.coordinator.zk.znodes.paths import ask_number
 
 from ..replay.commits import AskChange, Changed, Commit, StateChange
 from ..replay.conditions import NEVER

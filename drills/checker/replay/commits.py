@@ -6,10 +6,10 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from coordinator.zk.znodes.group_state import GroupState
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.records import Channel, Running
-from coordinator.zk.znodes.regions import Region
+from zk_group.coordinator.zk.znodes.group_state import GroupState
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.records import Channel, Running
+from zk_group.coordinator.zk.znodes.regions import Region
 
 from .verdict import Event, moment
 from .znode_views import (

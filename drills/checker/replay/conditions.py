@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from coordinator.zk.znodes.records import PausedRecord
+from zk_group.coordinator.zk.znodes.records import PausedRecord
 
 from .commits import Commit
 from .reading import read_paused

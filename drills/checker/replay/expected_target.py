@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from base64 import b64decode
 
-from coordinator.zk.errors import BadData
-from coordinator.zk.znodes.group_state import CLIENT, CONSUMER, GroupState, partitions_of
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.records import STATIC, Registration
-from coordinator.zk.znodes.regions import FAILED
-from coordinator.zk.znodes.topic_filter import TopicFilter
+from zk_group.coordinator.zk.errors import BadData
+from zk_group.coordinator.zk.znodes.group_state import CLIENT, CONSUMER, GroupState, partitions_of
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.records import STATIC, Registration
+from zk_group.coordinator.zk.znodes.regions import FAILED
+from zk_group.coordinator.zk.znodes.topic_filter import TopicFilter
 
 from .replay import Replay
 from .znode_views import GroupView, MemberView

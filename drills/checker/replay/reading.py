@@ -6,9 +6,9 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TypeVar
 
-from coordinator.zk.errors import BadData
-from coordinator.zk.znodes.group_state import Answer, Ask, GroupState, MemberAnswer
-from coordinator.zk.znodes.records import (
+from zk_group.coordinator.zk.errors import BadData
+from zk_group.coordinator.zk.znodes.group_state import Answer, Ask, GroupState, MemberAnswer
+from zk_group.coordinator.zk.znodes.records import (
     BegunRecord,
     Command,
     EpochRecord,
@@ -20,8 +20,8 @@ from coordinator.zk.znodes.records import (
     Topic,
     parsed_channel,
 )
-from coordinator.zk.znodes.regions import Checkpoint, Contribution, Region
-from coordinator.zk.znodes.segments import Query, Segment
+from zk_group.coordinator.zk.znodes.regions import Checkpoint, Contribution, Region
+from zk_group.coordinator.zk.znodes.segments import Query, Segment
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import ANSWER as ANSWER_NAME
-from coordinator.zk.znodes.paths import (
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import ANSWER as ANSWER_NAME
+from zk_group.coordinator.zk.znodes.paths import (
     COMMAND_PREFIX,
     COORDINATOR_EPOCH,
     GROUPS,
@@ -22,9 +22,9 @@ from coordinator.zk.znodes.paths import (
     GroupPaths,
     checkpoint_number,
 )
-from coordinator.zk.znodes.ranges import is_partition
-from coordinator.zk.znodes.records import Channel
-from coordinator.zk.znodes.regions import CONSUMERS, ENDS
+from zk_group.coordinator.zk.znodes.ranges import is_partition
+from zk_group.coordinator.zk.znodes.records import Channel
+from zk_group.coordinator.zk.znodes.regions import CONSUMERS, ENDS
 
 from . import reading
 from .commits import (

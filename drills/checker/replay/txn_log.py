@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from coordinator.zk.errors import BadData
-from coordinator.zk.wire import JuteReader
+from zk_group.coordinator.zk.errors import BadData
+from zk_group.coordinator.zk.wire import JuteReader
 
 MAGIC = b"ZKLG"
 LARGEST = 64 << 20

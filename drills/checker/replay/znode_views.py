@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from coordinator.zk.znodes.group_state import Answer, Ask, GroupState, MemberAnswer
-from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
-from coordinator.zk.znodes.paths import ask_number
-from coordinator.zk.znodes.records import (
+from zk_group.coordinator.zk.znodes.group_state import Answer, Ask, GroupState, MemberAnswer
+from zk_group.coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
+from zk_group.coordinator.zk.znodes.paths import ask_number
+from zk_group.coordinator.zk.znodes.records import (
     ASSIGN,
     START_FETCHER,
     STOP_FETCHER,
@@ -22,8 +22,8 @@ from coordinator.zk.znodes.records import (
     Seat,
     Topic,
 )
-from coordinator.zk.znodes.regions import COMPLETED, INITIAL, Checkpoint, Contribution, Region
-from coordinator.zk.znodes.segments import Query, SealedRange
+from zk_group.coordinator.zk.znodes.regions import COMPLETED, INITIAL, Checkpoint, Contribution, Region
+from zk_group.coordinator.zk.znodes.segments import Query, SealedRange
 
 from .sketches import Key, Sketch
 from .verdict import Event

@@ -13,7 +13,7 @@ from typing import Any
 import click
 import common
 
-from coordinator.zk.process.cli import Cli
+from zk_group.coordinator.zk.process.cli import Cli
 
 
 @click.group(cls=Cli)

@@ -22,9 +22,9 @@ from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import Any, Self
 
-from coordinator.assignors import Assignment, Subscriber, assigned
-from coordinator.assignors.sticky import StickyAssignor
-from coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.assignors import Assignment, Subscriber, assigned
+from zk_group.coordinator.assignors.sticky import StickyAssignor
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
 
 from .figures import machine, summary
 

@@ -16,17 +16,17 @@ from common import start_node
 from confluent_kafka import Producer as KafkaClient
 from pyspark.sql import SparkSession
 
-from consumer.logs.embedded.log import STORED_SCHEMA
-from consumer.logs.embedded.producer import Appender
-from consumer.spark import register
-from coordinator.admin.topics import create_topic
-from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig, descendants
-from coordinator.zk.embedded.kafka import Broker, KafkaConfig
-from coordinator.zk.embedded.kafka_client import TrialKafka
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.znodes.paths import Brokers
-from drills.base.processes import end_all
-from drills.workloads.spark_app import on_executors
+from zk_group.consumer.logs.embedded.log import STORED_SCHEMA
+from zk_group.consumer.logs.embedded.producer import Appender
+from zk_group.consumer.spark import register
+from zk_group.coordinator.admin.topics import create_topic
+from zk_group.coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig, descendants
+from zk_group.coordinator.zk.embedded.kafka import Broker, KafkaConfig
+from zk_group.coordinator.zk.embedded.kafka_client import TrialKafka
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.znodes.paths import Brokers
+from zk_group.drills.base.processes import end_all
+from zk_group.drills.workloads.spark_app import on_executors
 
 from .figures import cpu_seconds
 

@@ -11,19 +11,19 @@ from typing import NamedTuple, Self, TypeVar
 
 from common import secure, start_node
 
-from consumer.config import COORDINATOR_SIDE, ConsumerConfig, Subscription
-from consumer.consumer import Consumer
-from coordinator.admin.groups import Reading
-from coordinator.admin.topics import alter_topic, create_topic, usable_topics
-from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
-from coordinator.zk.security.access import environment_of
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Node as Znode
-from coordinator.zk.values import load
-from coordinator.zk.znodes.group_state import STABLE, GroupState
-from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, Brokers, GroupPaths
-from coordinator.zk.znodes.records import EpochRecord, OwnerRecord, parsed_channel
-from drills.base.processes import Process, end_all, module_command, wait_for
+from zk_group.consumer.config import COORDINATOR_SIDE, ConsumerConfig, Subscription
+from zk_group.consumer.consumer import Consumer
+from zk_group.coordinator.admin.groups import Reading
+from zk_group.coordinator.admin.topics import alter_topic, create_topic, usable_topics
+from zk_group.coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
+from zk_group.coordinator.zk.security.access import environment_of
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.store import Node as Znode
+from zk_group.coordinator.zk.values import load
+from zk_group.coordinator.zk.znodes.group_state import STABLE, GroupState
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, Brokers, GroupPaths
+from zk_group.coordinator.zk.znodes.records import EpochRecord, OwnerRecord, parsed_channel
+from zk_group.drills.base.processes import Process, end_all, module_command, wait_for
 
 T = TypeVar("T")
 
@@ -195,7 +195,7 @@ class Group:
         access, fields = self._ensemble.identities.access("team-a"), self.fields(name)
         if self._as_processes:
             words = [f"--{field.replace('_', '-')}={value}" for field, value in fields.items()]
-            command = module_command("consumer.cli", ["run", "--topics", TOPIC, *words])
+            command = module_command("zk_group.consumer.cli", ["run", "--topics", TOPIC, *words])
             return Member(self.folder, name, command, environment_of(access))
         return ThreadMember(load(ConsumerConfig, fields | asdict(access), env={}))
 

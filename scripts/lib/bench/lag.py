@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from consumer.config import ConsumerConfig
-from consumer.logs.embedded.producer import stored_batches
+from zk_group.consumer.config import ConsumerConfig
+from zk_group.consumer.logs.embedded.producer import stored_batches
 
 from .figures import machine
 from .group import ThreadMember, eventually

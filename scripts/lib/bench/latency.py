@@ -31,13 +31,13 @@ import numpy as np
 from confluent_kafka import Producer as KafkaClient
 from pyspark.sql import DataFrame
 
-from consumer.logs.embedded.producer import Producer
-from consumer.streaming.fetchers.pool import FetcherPool
-from coordinator.zk.errors import BadData
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Store
-from coordinator.zk.znodes.paths import Brokers, GroupPaths
-from coordinator.zk.znodes.segments import Segment
+from zk_group.consumer.logs.embedded.producer import Producer
+from zk_group.consumer.streaming.fetchers.pool import FetcherPool
+from zk_group.coordinator.zk.errors import BadData
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.store import Store
+from zk_group.coordinator.zk.znodes.paths import Brokers, GroupPaths
+from zk_group.coordinator.zk.znodes.segments import Segment
 
 from .figures import machine
 from .ground import EMBEDDED, PARTITIONS, TOPIC, Ground, session

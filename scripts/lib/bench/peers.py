@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from common import measured_by
 
-from coordinator.zk.errors import MissingProgram
+from zk_group.coordinator.zk.errors import MissingProgram
 
 LOOP = "pyarrow"
 PATIENCE_S = 600.0

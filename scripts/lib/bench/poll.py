@@ -21,14 +21,14 @@ from typing import Any
 import psutil
 from common import coordinated, measured_by
 
-from consumer.config import ConsumerConfig, Subscription
-from consumer.consumer import Consumer
-from consumer.fetching.poll_order import HEURISTICS, ORDERS
-from consumer.logs.embedded.producer import Appender, stored_batches
-from coordinator.admin.topics import create_topic
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.znodes.partitions import TopicPartition
-from coordinator.zk.znodes.paths import Brokers
+from zk_group.consumer.config import ConsumerConfig, Subscription
+from zk_group.consumer.consumer import Consumer
+from zk_group.consumer.fetching.poll_order import HEURISTICS, ORDERS
+from zk_group.consumer.logs.embedded.producer import Appender, stored_batches
+from zk_group.coordinator.admin.topics import create_topic
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.coordinator.zk.znodes.paths import Brokers
 
 from .figures import machine, peak_memory_mb
 from .group import eventually, says
@@ -174,8 +174,8 @@ def _never_polls(zk: str, log_dir: str, topic: str, partitions: int, prefetch: s
 
 def kafka_bound() -> int:
     """The limit of a Kafka source in bytes, of Arrow and of librdkafka: docs/kafka.md."""
-    from consumer.logs.kafka.options import kafka_options
-    from consumer.logs.kafka.source import UNCONFIRMED_BYTES
+    from zk_group.consumer.logs.kafka.options import kafka_options
+    from zk_group.consumer.logs.kafka.source import UNCONFIRMED_BYTES
 
     options = kafka_options({})
     return UNCONFIRMED_BYTES + (int(options["queued.max.messages.kbytes"]) << 10) + int(options["fetch.max.bytes"])

@@ -15,9 +15,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from consumer.config import COORDINATOR_SIDE
-from coordinator.zk.znodes.paths import COORDINATOR
-from drills.base.processes import Process, end_all
+from zk_group.consumer.config import COORDINATOR_SIDE
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR
+from zk_group.drills.base.processes import Process, end_all
 
 from .figures import machine, peak_memory_mb, summary
 from .group import Group, Owner, eventually

@@ -15,12 +15,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from coordinator.admin.groups import Reading
-from coordinator.admin.regions import request
-from coordinator.admin.topics import usable_topics
-from coordinator.zk.znodes.paths import Brokers, RegionPaths
-from coordinator.zk.znodes.records import parsed_channel
-from coordinator.zk.znodes.regions import (
+from zk_group.coordinator.admin.groups import Reading
+from zk_group.coordinator.admin.regions import request
+from zk_group.coordinator.admin.topics import usable_topics
+from zk_group.coordinator.zk.znodes.paths import Brokers, RegionPaths
+from zk_group.coordinator.zk.znodes.records import parsed_channel
+from zk_group.coordinator.zk.znodes.regions import (
     CHECKPOINT,
     COMPLETED,
     RESET,
@@ -30,7 +30,7 @@ from coordinator.zk.znodes.regions import (
     Region,
     RegionRequest,
 )
-from drills.base.processes import module_command
+from zk_group.drills.base.processes import module_command
 
 from .figures import machine, peak_memory_mb, summary
 from .ground import fill_embedded

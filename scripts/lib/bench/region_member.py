@@ -13,13 +13,13 @@ import time
 from collections import Counter
 from typing import Any
 
-from consumer.config import ConsumerConfig, Subscription
-from consumer.consumer import Callbacks, Consumer
-from consumer.operator.states import State
-from coordinator.zk.runtime import ThreadRuntime, on_signals
-from coordinator.zk.values import load
-from coordinator.zk.znodes.partitions import TopicPartition
-from drills.workloads.process import emit
+from zk_group.consumer.config import ConsumerConfig, Subscription
+from zk_group.consumer.consumer import Callbacks, Consumer
+from zk_group.consumer.operator.states import State
+from zk_group.coordinator.zk.runtime import ThreadRuntime, on_signals
+from zk_group.coordinator.zk.values import load
+from zk_group.coordinator.zk.znodes.partitions import TopicPartition
+from zk_group.drills.workloads.process import emit
 
 from .group import TOPIC
 

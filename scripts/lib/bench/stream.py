@@ -23,10 +23,10 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQueryListener
 
-from consumer.streaming.fetchers.pool import FetcherPool
-from coordinator.zk.embedded.ensemble import class_path
-from coordinator.zk.embedded.kafka import Artifact, cache_directory, fetched
-from coordinator.zk.errors import MissingProgram
+from zk_group.consumer.streaming.fetchers.pool import FetcherPool
+from zk_group.coordinator.zk.embedded.ensemble import class_path
+from zk_group.coordinator.zk.embedded.kafka import Artifact, cache_directory, fetched
+from zk_group.coordinator.zk.errors import MissingProgram
 
 from .figures import machine, summary
 from .ground import EMBEDDED, PARTITIONS, SMALL_TOPIC, TOPIC, Ground, session

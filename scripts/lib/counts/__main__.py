@@ -10,17 +10,17 @@ from pathlib import Path
 
 from common import coordinated, example, run
 
-from consumer.logs.embedded.producer import Producer, TopicsInStore
-from consumer.operator.states import StateFiles
-from coordinator.admin.groups import Reading
-from coordinator.admin.regions import existing_region, read_contributions, request
-from coordinator.admin.topics import create_topic
-from coordinator.zk.errors import CoordinatorError
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Store
-from coordinator.zk.znodes.paths import Brokers
-from coordinator.zk.znodes.regions import CHECKPOINT, RUNNING, RegionRequest
-from drills.base.processes import Process, module_command, wait_for
+from zk_group.consumer.logs.embedded.producer import Producer, TopicsInStore
+from zk_group.consumer.operator.states import StateFiles
+from zk_group.coordinator.admin.groups import Reading
+from zk_group.coordinator.admin.regions import existing_region, read_contributions, request
+from zk_group.coordinator.admin.topics import create_topic
+from zk_group.coordinator.zk.errors import CoordinatorError
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.store import Store
+from zk_group.coordinator.zk.znodes.paths import Brokers
+from zk_group.coordinator.zk.znodes.regions import CHECKPOINT, RUNNING, RegionRequest
+from zk_group.drills.base.processes import Process, module_command, wait_for
 
 from .worker import REGION, SESSION_TIMEOUT_MS, TOPIC
 

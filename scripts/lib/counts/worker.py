@@ -11,10 +11,10 @@ import signal
 import sys
 from collections import Counter
 
-from consumer.config import ConsumerConfig, Subscription
-from consumer.consumer import Callbacks, Consumer
-from consumer.operator.states import State
-from coordinator.zk.runtime import ThreadRuntime, on_signals
+from zk_group.consumer.config import ConsumerConfig, Subscription
+from zk_group.consumer.consumer import Callbacks, Consumer
+from zk_group.consumer.operator.states import State
+from zk_group.coordinator.zk.runtime import ThreadRuntime, on_signals
 
 GROUP = REGION = "counts"
 TOPIC = "words"

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from coordinator.zk.errors import UsageError
-from drills.base.processes import REPOSITORY
+from zk_group.coordinator.zk.errors import UsageError
+from zk_group.drills.base.processes import REPOSITORY
 
 from .story import Story, Verdict, as_json
 

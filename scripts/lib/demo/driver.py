@@ -19,9 +19,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
-from consumer.spark import register
-from consumer.streaming.fetchers.pool import FetcherPool
-from drills.workloads.spark_app import on_executors
+from zk_group.consumer.spark import register
+from zk_group.consumer.streaming.fetchers.pool import FetcherPool
+from zk_group.drills.workloads.spark_app import on_executors
 
 STARTS = 5
 LOOK_S = 0.5

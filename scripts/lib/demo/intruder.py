@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from coordinator.zk.embedded.directory import Identities
-from coordinator.zk.errors import Refused, WriteDenied
-from coordinator.zk.security.access import ZooKeeperAccess
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import DENIED, AclStore, Create, Delete, SetData, Store
-from coordinator.zk.wire import OPEN_ACL
-from coordinator.zk.znodes.paths import ACL_POLICY, CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GroupPaths
+from zk_group.coordinator.zk.embedded.directory import Identities
+from zk_group.coordinator.zk.errors import Refused, WriteDenied
+from zk_group.coordinator.zk.security.access import ZooKeeperAccess
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.store import DENIED, AclStore, Create, Delete, SetData, Store
+from zk_group.coordinator.zk.wire import OPEN_ACL
+from zk_group.coordinator.zk.znodes.paths import ACL_POLICY, CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GroupPaths
 
 ALL_READ: Final = frozenset({CONSUMERS, COORDINATOR, COORDINATOR_EPOCH})
 """Znodes that everybody may read: they name no group."""

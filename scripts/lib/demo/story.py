@@ -17,15 +17,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from common import secure, start_node
 
-from consumer.logs.embedded.producer import Producer
-from coordinator.admin.topics import create_topic
-from coordinator.zk.embedded.directory import Identities
-from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig, command_line, descendants
-from coordinator.zk.embedded.kafka import Broker, KafkaConfig
-from coordinator.zk.security.access import environment_of
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.znodes.paths import Brokers
-from drills.base.processes import END_S, Process, end_all, module_command
+from zk_group.consumer.logs.embedded.producer import Producer
+from zk_group.coordinator.admin.topics import create_topic
+from zk_group.coordinator.zk.embedded.directory import Identities
+from zk_group.coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig, command_line, descendants
+from zk_group.coordinator.zk.embedded.kafka import Broker, KafkaConfig
+from zk_group.coordinator.zk.security.access import environment_of
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.znodes.paths import Brokers
+from zk_group.drills.base.processes import END_S, Process, end_all, module_command
 
 from .flights import CarrierResult, load_flights, records, repeated, straight, streamed
 from .intruder import Intruder
@@ -123,7 +123,7 @@ class KafkaProducer:
     def __init__(self, broker: Broker) -> None:
         from confluent_kafka import Producer as Client  # not loaded by the demo without Kafka
 
-        from coordinator.zk.embedded.kafka_client import TrialKafka
+        from zk_group.coordinator.zk.embedded.kafka_client import TrialKafka
 
         TrialKafka(broker.address).make_topic(TOPIC, PARTITIONS)
         options = {"bootstrap.servers": broker.address, "log_level": 0, "linger.ms": 20}

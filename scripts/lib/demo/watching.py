@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
-from coordinator.admin.groups import Reading, read_history
-from coordinator.zk.errors import BadData, StoreError
-from coordinator.zk.session.kazoo_store import open_kazoo
-from coordinator.zk.store import Store
-from coordinator.zk.znodes.group_state import GroupState, Rebalance
-from coordinator.zk.znodes.paths import COORDINATOR, SEGMENT_PREFIX, GroupPaths
-from coordinator.zk.znodes.records import CoordinatorRecord
+from zk_group.coordinator.admin.groups import Reading, read_history
+from zk_group.coordinator.zk.errors import BadData, StoreError
+from zk_group.coordinator.zk.session.kazoo_store import open_kazoo
+from zk_group.coordinator.zk.store import Store
+from zk_group.coordinator.zk.znodes.group_state import GroupState, Rebalance
+from zk_group.coordinator.zk.znodes.paths import COORDINATOR, SEGMENT_PREFIX, GroupPaths
+from zk_group.coordinator.zk.znodes.records import CoordinatorRecord
 
 
 class Observer:

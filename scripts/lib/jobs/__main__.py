@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from common import coordinated, example, run
 
-from drills.base.processes import Process, end_all, module_command, wait_for
+from zk_group.drills.base.processes import Process, end_all, module_command, wait_for
 
 from .worker import SESSION_TIMEOUT_MS
 

@@ -17,9 +17,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from consumer.errors import AssignmentFailed
-from consumer.group import GroupMember
-from coordinator.zk.runtime import ThreadRuntime, on_signals
+from zk_group.consumer.errors import AssignmentFailed
+from zk_group.consumer.group import GroupMember
+from zk_group.coordinator.zk.runtime import ThreadRuntime, on_signals
 
 GROUP = "jobs"
 PROTOCOL_TYPE = "named-jobs"

@@ -16,22 +16,22 @@ import click
 import pyarrow as pa
 from common import run
 
-from consumer.config import Subscription
-from consumer.logs.base import LOG_SCHEMA, Fetched, PullLog
-from consumer.sealing.segment_files import SegmentFolder
-from consumer.streaming.fetchers.config import SlotConfig, SlotSpec
-from consumer.streaming.fetchers.slot import PoolPost, Slot
-from consumer.streaming.source.options import SourceConfig
-from consumer.streaming.source.planner import Planner
-from coordinator.admin.topics import create_topic
-from coordinator.service import CoordinatorService
-from coordinator.term.config import CoordinatorConfig
-from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig, Server
-from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.session.kazoo_store import kazoo_factory, open_kazoo
-from coordinator.zk.znodes.group_state import STABLE, GroupState
-from coordinator.zk.znodes.paths import Brokers, GroupPaths
-from drills.base.processes import wait_for
+from zk_group.consumer.config import Subscription
+from zk_group.consumer.logs.base import LOG_SCHEMA, Fetched, PullLog
+from zk_group.consumer.sealing.segment_files import SegmentFolder
+from zk_group.consumer.streaming.fetchers.config import SlotConfig, SlotSpec
+from zk_group.consumer.streaming.fetchers.slot import PoolPost, Slot
+from zk_group.consumer.streaming.source.options import SourceConfig
+from zk_group.consumer.streaming.source.planner import Planner
+from zk_group.coordinator.admin.topics import create_topic
+from zk_group.coordinator.service import CoordinatorService
+from zk_group.coordinator.term.config import CoordinatorConfig
+from zk_group.coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig, Server
+from zk_group.coordinator.zk.runtime import ThreadRuntime
+from zk_group.coordinator.zk.session.kazoo_store import kazoo_factory, open_kazoo
+from zk_group.coordinator.zk.znodes.group_state import STABLE, GroupState
+from zk_group.coordinator.zk.znodes.paths import Brokers, GroupPaths
+from zk_group.drills.base.processes import wait_for
 
 PATHS = GroupPaths("g")
 TIMEOUT_S = 120.0
@@ -201,8 +201,8 @@ def main(seconds: int, as_json: bool) -> None:
     One embedded server (tickTime 2000, every write synced), default timeouts, coordinator and fetchers in threads of
     this process, each with its own session. The figures are from the server's `mntr` and `srvr`.
     """
-    logging.getLogger("coordinator").setLevel(logging.ERROR)
-    logging.getLogger("consumer").setLevel(logging.ERROR)
+    logging.getLogger("zk_group.coordinator").setLevel(logging.ERROR)
+    logging.getLogger("zk_group.consumer").setLevel(logging.ERROR)
     if not as_json:
         click.echo("".join(f"{name:>15}" if name != "what" else f"{name:<46}" for name in Row._fields))
     with tempfile.TemporaryDirectory() as name, Ensemble(Path(name) / "zk", EnsembleConfig(1, 2000)) as ensemble:

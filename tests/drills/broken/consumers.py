@@ -6,18 +6,18 @@ import time
 from dataclasses import replace
 from typing import Any
 
-import consumer.membership.member
-import coordinator.zk.lease
-from consumer.membership.channel import FencedChannel
-from consumer.membership.member import CommandDrain
-from consumer.sealing.sealer import Sealer
-from coordinator.zk.errors import CoordinatorError, Refused
-from coordinator.zk.znodes.group_state import STABLE
-from coordinator.zk.znodes.records import STOP_FETCHER
-from drills.checker.replay.sketches import of_range
-from drills.workloads.application import Sketching
+import zk_group.consumer.membership.member
+import zk_group.coordinator.zk.lease
 from tests.simulation.mutation import Patch, constant, replaced
 from tests.simulation.mutations import MUTATIONS
+from zk_group.consumer.membership.channel import FencedChannel
+from zk_group.consumer.membership.member import CommandDrain
+from zk_group.consumer.sealing.sealer import Sealer
+from zk_group.coordinator.zk.errors import CoordinatorError, Refused
+from zk_group.coordinator.zk.znodes.group_state import STABLE
+from zk_group.coordinator.zk.znodes.records import STOP_FETCHER
+from zk_group.drills.checker.replay.sketches import of_range
+from zk_group.drills.workloads.application import Sketching
 
 
 def _apply(*patches: Patch) -> None:
@@ -27,7 +27,7 @@ def _apply(*patches: Patch) -> None:
 
 def lease_outlives_its_session() -> None:
     """A disconnected consumer continues fetching after its session expired."""
-    _apply(*(constant(coordinator.zk.lease, name, 4.0) for name in ("LEASE_SHARE", "CERTAIN_SHARE")))
+    _apply(*(constant(zk_group.coordinator.zk.lease, name, 4.0) for name in ("LEASE_SHARE", "CERTAIN_SHARE")))
 
 
 def stop_forgets_the_epoch() -> None:
@@ -40,7 +40,7 @@ def stop_forgets_the_epoch() -> None:
 
         return after_command
 
-    _apply(replaced(consumer.membership.member, "after_command", forgetting))
+    _apply(replaced(zk_group.consumer.membership.member, "after_command", forgetting))
 
 
 def what_cannot_be_sealed_is_skipped() -> None:
@@ -58,12 +58,12 @@ def what_cannot_be_sealed_is_skipped() -> None:
 
 def claims_without_owners() -> None:
     """A start puts partitions into `running` and creates no owner znode."""
-    _apply(constant(consumer.membership.member, "claim_operations", lambda *_: []))
+    _apply(constant(zk_group.consumer.membership.member, "claim_operations", lambda *_: []))
 
 
 def obeys_every_command() -> None:
     """Commands of an older epoch or generation, and those for another incarnation, are applied."""
-    _apply(constant(consumer.membership.member.CommandDrain, "_is_stale", lambda *_: False))
+    _apply(constant(zk_group.consumer.membership.member.CommandDrain, "_is_stale", lambda *_: False))
 
 
 def obeys_withdrawn_commands() -> None:
@@ -194,4 +194,4 @@ def leader_stops_before_it_assigns() -> None:
 
         return drain
 
-    _apply(replaced(consumer.membership.member.CommandDrain, "drain", giving_up))
+    _apply(replaced(zk_group.consumer.membership.member.CommandDrain, "drain", giving_up))

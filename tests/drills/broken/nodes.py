@@ -7,25 +7,25 @@ import time
 from dataclasses import replace
 from typing import Any
 
-import coordinator.planning.asking
-import coordinator.planning.plan
-import coordinator.planning.policy
-import coordinator.planning.reconciliation
-import coordinator.planning.report
-import coordinator.rebalance.observation
-import coordinator.regions.plan
-from coordinator.listeners.listeners import Listeners
-from coordinator.listeners.topics import TopicListener
-from coordinator.planning.asking import unchanged
-from coordinator.planning.reconciliation import Step
-from coordinator.rebalance.handlers import Handlers
-from coordinator.rebalance.rebalancer import Rebalancer
-from coordinator.service import CoordinatorService
-from coordinator.zk.store import SetData
-from coordinator.zk.znodes.group_state import EMPTY, STABLE
-from coordinator.zk.znodes.paths import GroupPaths
-from coordinator.zk.znodes.records import STOP_FETCHER, Command
+import zk_group.coordinator.planning.asking
+import zk_group.coordinator.planning.plan
+import zk_group.coordinator.planning.policy
+import zk_group.coordinator.planning.reconciliation
+import zk_group.coordinator.planning.report
+import zk_group.coordinator.rebalance.observation
+import zk_group.coordinator.regions.plan
 from tests.simulation.mutation import Patch, constant, replaced
+from zk_group.coordinator.listeners.listeners import Listeners
+from zk_group.coordinator.listeners.topics import TopicListener
+from zk_group.coordinator.planning.asking import unchanged
+from zk_group.coordinator.planning.reconciliation import Step
+from zk_group.coordinator.rebalance.handlers import Handlers
+from zk_group.coordinator.rebalance.rebalancer import Rebalancer
+from zk_group.coordinator.service import CoordinatorService
+from zk_group.coordinator.zk.store import SetData
+from zk_group.coordinator.zk.znodes.group_state import EMPTY, STABLE
+from zk_group.coordinator.zk.znodes.paths import GroupPaths
+from zk_group.coordinator.zk.znodes.records import STOP_FETCHER, Command
 
 STARTS_LATE_S = 6.0
 SWEEPS_OVERLOOKED = 5
@@ -51,7 +51,7 @@ def stable_before_it_is() -> None:
     def named_too_early(original: Any) -> Any:
         return lambda who, due, asked: STABLE if who.everybody else EMPTY
 
-    _apply(replaced(coordinator.planning.report, "_state_name", named_too_early), PLANS_ARE_NOT_CHECKED)
+    _apply(replaced(zk_group.coordinator.planning.report, "_state_name", named_too_early), PLANS_ARE_NOT_CHECKED)
 
 
 def last_commit_is_sent_again() -> None:
@@ -101,8 +101,8 @@ def commands_of_the_dead_stay() -> None:
         return sorted_commands
 
     _apply(
-        replaced(coordinator.planning.plan, "reconcile", telling),
-        replaced(coordinator.planning.reconciliation, "_sorted_commands", leaving),
+        replaced(zk_group.coordinator.planning.plan, "reconcile", telling),
+        replaced(zk_group.coordinator.planning.reconciliation, "_sorted_commands", leaving),
         PLANS_ARE_NOT_CHECKED,
     )
 
@@ -123,17 +123,17 @@ def starts_are_late() -> None:
 
         return reconcile
 
-    _apply(replaced(coordinator.planning.plan, "reconcile", late))
+    _apply(replaced(zk_group.coordinator.planning.plan, "reconcile", late))
 
 
 def removed_commands_are_sent_again_at_once() -> None:
     """A command that its member has removed, and not carried out, is sent again without a pause."""
-    _apply(constant(coordinator.rebalance.observation, "PAUSE_S", 0.0))
+    _apply(constant(zk_group.coordinator.rebalance.observation, "PAUSE_S", 0.0))
 
 
 def region_does_not_look_back() -> None:
     """A region is Running before its members have their state, and a checkpoint does not say which one it follows."""
-    plan = coordinator.regions.plan
+    plan = zk_group.coordinator.regions.plan
 
     def follows_nothing(original: Any) -> Any:
         def following(snapshot: Any, rules: Any) -> Any:
@@ -157,7 +157,7 @@ def region_that_went_back_stays_resetting() -> None:
 
         return are_ready
 
-    _apply(replaced(coordinator.regions.plan.RegionGroups, "are_ready", waiting))
+    _apply(replaced(zk_group.coordinator.regions.plan.RegionGroups, "are_ready", waiting))
 
 
 def new_partitions_are_overlooked() -> None:
@@ -208,7 +208,7 @@ def hung_leader_is_waited_for() -> None:
     def patient(original: Any) -> Any:
         return lambda snapshot, who, trigger, timeout_s: original(snapshot, who, trigger, 3600.0)
 
-    _apply(replaced(coordinator.planning.policy, "group_of", patient))
+    _apply(replaced(zk_group.coordinator.planning.policy, "group_of", patient))
 
 
 def dead_leader_is_waited_for() -> None:
@@ -226,7 +226,7 @@ def dead_leader_is_waited_for() -> None:
 
         return about
 
-    _apply(replaced(coordinator.planning.asking, "_pending_ask", waiting))
+    _apply(replaced(zk_group.coordinator.planning.asking, "_pending_ask", waiting))
 
 
 def failed_leader_is_asked_again() -> None:
@@ -240,7 +240,7 @@ def failed_leader_is_asked_again() -> None:
 
         return leader
 
-    _apply(replaced(coordinator.planning.asking, "_leader", forgetful))
+    _apply(replaced(zk_group.coordinator.planning.asking, "_leader", forgetful))
 
 
 def failures_are_not_told() -> None:
@@ -249,7 +249,7 @@ def failures_are_not_told() -> None:
     def silent(original: Any) -> Any:
         return lambda *given: original(*given)[:1]
 
-    _apply(replaced(coordinator.planning.asking, "_notices", silent))
+    _apply(replaced(zk_group.coordinator.planning.asking, "_notices", silent))
 
 
 def asks_of_another_are_made_anew() -> None:
@@ -271,8 +271,8 @@ def asks_of_another_are_made_anew() -> None:
         return about
 
     _apply(
-        replaced(coordinator.planning.asking, "_asked", noting),
-        replaced(coordinator.planning.asking, "_pending_ask", strange),
+        replaced(zk_group.coordinator.planning.asking, "_asked", noting),
+        replaced(zk_group.coordinator.planning.asking, "_pending_ask", strange),
     )
 
 
@@ -292,4 +292,4 @@ def another_share_than_the_answer() -> None:
 
         return adopted
 
-    _apply(replaced(coordinator.planning.asking, "_adopted", exchanged))
+    _apply(replaced(zk_group.coordinator.planning.asking, "_adopted", exchanged))

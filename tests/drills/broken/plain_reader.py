@@ -1,4 +1,5 @@
-"""In place of `drills.workloads.spark_app.read`: the same answers from the same plan and files, without a Spark.
+"""In place of `zk_group.drills.workloads.spark_app.read`: the same answers from the same plan and files, without a
+Spark.
 
 For runs that are about something else than the DataFrame: a Spark takes as much of the processors as a drill.
 """
@@ -10,12 +11,12 @@ import sys
 from collections import defaultdict
 from typing import Any
 
-from consumer.errors import SegmentError
-from consumer.streaming.source.data_source import records
-from consumer.streaming.source.options import source_config
-from consumer.streaming.source.planner import MAY_BE_COLLECTED, BatchPlanner
-from coordinator.zk.errors import CoordinatorError
-from coordinator.zk.runtime import ThreadRuntime
+from zk_group.consumer.errors import SegmentError
+from zk_group.consumer.streaming.source.data_source import records
+from zk_group.consumer.streaming.source.options import source_config
+from zk_group.consumer.streaming.source.planner import MAY_BE_COLLECTED, BatchPlanner
+from zk_group.coordinator.zk.errors import CoordinatorError
+from zk_group.coordinator.zk.runtime import ThreadRuntime
 
 
 def main() -> None:
@@ -30,7 +31,7 @@ def main() -> None:
 
 
 def counted(asked: dict[str, str]) -> list[dict[str, Any]]:
-    """As `drills.workloads.spark_app.counted`."""
+    """As `zk_group.drills.workloads.spark_app.counted`."""
     config = source_config(asked)
     planner = BatchPlanner(config, config.session_opener, ThreadRuntime())
     try:

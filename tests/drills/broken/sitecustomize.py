@@ -15,9 +15,13 @@ import sys
 import traceback
 from importlib import import_module
 
-NODE = "-m coordinator.cli run "
-CONSUMERS = ("-m consumer.cli run ", "-m drills.workloads slot.main ", "-m drills.workloads application.")
-READER = "-m drills.workloads.spark_app"
+NODE = "-m zk_group.coordinator.cli run "
+CONSUMERS = (
+    "-m zk_group.consumer.cli run ",
+    "-m zk_group.drills.workloads slot.main ",
+    "-m zk_group.drills.workloads application.",
+)
+READER = "-m zk_group.drills.workloads.spark_app"
 COMMAND = " ".join(sys.orig_argv[1:])
 
 if (BREAKS := os.environ.get("DRILL_BREAKS", "")) and COMMAND.startswith((NODE, *CONSUMERS)):
