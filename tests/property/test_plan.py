@@ -80,7 +80,7 @@ def test_what_is_read_is_folded_into_the_memory_the_same_way_each_time(turn: tup
 
 
 @turns
-def test_stop_of_all_partitions_names_none_and_start_has_the_targets_threads_and_topics(turn: Decided) -> None:
+def test_a_stop_of_all_names_none_and_a_start_has_the_threads_of_the_target(turn: Decided) -> None:
     snapshot, _, decided = turn
 
     for name, command in decided.stops:
