@@ -15,16 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from ..zk.backoff import Backoff
 from ..zk.store import MAX_COMMIT_BYTES
-from ..zk.znodes.group_state import (
-    CONSUMER,
-    SEAT_PREFIX,
-    Answer,
-    Ask,
-    AskMember,
-    ClientSide,
-    GroupState,
-    Target,
-)
+from ..zk.znodes.group_state import CONSUMER, SEAT_PREFIX, Answer, Ask, AskMember, ClientSide, GroupState, Target
 from ..zk.znodes.json_fields import MAX_COUNT, shortened
 from ..zk.znodes.partitions import NONE, topics_of
 from ..zk.znodes.paths import ask_name, ask_number
@@ -300,11 +291,8 @@ def _failed(group: Group, view: RequestView, ask: Ask, why: str) -> Asking:
 
 def _notices(group: Group, ask: Ask, name: str, reason: str) -> tuple[tuple[str, Command], ...]:
     """`assignment-failed` for every live member of the ask."""
-    epoch, generation, channels = (
-        group.snapshot.coordinator.epoch,
-        group.snapshot.state.generation,
-        group.snapshot.members.channels,
-    )
+    channels, epoch = group.snapshot.members.channels, group.snapshot.coordinator.epoch
+    generation = group.snapshot.state.generation
     return tuple(
         (consumer, Command(ASSIGNMENT_FAILED, epoch, generation, registration.incarnation, ask=name, reason=reason))
         for consumer, registration in sorted(group.membership.live.items())
@@ -430,21 +418,17 @@ def _ask_reason(group: Group) -> str:
 
 def _differs(group: Group, ask: Ask, answer: Answer) -> str:
     """How the group differs from an answer's view; empty without a difference."""
-    asked, now = (
-        {name: (one.identity, one.digest) for name, one in each.items()} for each in (ask.members, group.members)
-    )
+    both = ask.members, group.members
+    asked, now = ({name: (one.identity, one.digest) for name, one in each.items()} for each in both)
     if changed := changes_between(asked, now):
         return changed
     if (ask.protocol_type, ask.protocol) != (group.membership.agreed.protocol_type, group.membership.agreed.strategy):
         return f"protocol {group.membership.agreed.strategy}"
-    if outdated := outdated_topic(answer, group.snapshot.partitions.topics, but_grown=True):
+    topics = group.snapshot.partitions.topics
+    if outdated := outdated_topic(answer, topics, but_grown=True):
         return outdated
     # Added partitions are the leader's business, which may wait for more, up to a timeout.
-    return (
-        outdated_topic(answer, group.snapshot.partitions.topics)
-        if group.snapshot.requests.grown_age_s >= group.timeout_s
-        else ""
-    )
+    return outdated_topic(answer, topics) if group.snapshot.requests.grown_age_s >= group.timeout_s else ""
 
 
 def unchanged(group: Group, client: ClientSide, commands: Set[tuple[str, str]] = frozenset()) -> Asking:

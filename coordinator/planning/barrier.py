@@ -35,7 +35,9 @@ class BarrierProtocol(MemberProtocol):
 
     def recorded(self, now: Round, starts: Commands) -> Mapping[str, Target]:
         """The target with the started members: each may run until its lease has expired."""
-        return _with_sent(now, starts)
+        sent, target = {name for name, _ in starts}, now.assignment.target
+        is_sent = {name: name in sent or (one.is_sent and not _is_over(now, name, one)) for name, one in target.items()}
+        return {name: replace(one, is_sent=is_sent[name]) for name, one in target.items()}
 
 
 def _blocked_by(now: Round, to_stop: Sequence[str], withdrawn: Withdrawn) -> str:
@@ -56,15 +58,6 @@ def _blocked_by(now: Round, to_stop: Sequence[str], withdrawn: Withdrawn) -> str
         if name not in ended and view.channel.is_live and view.ask not in ("", now.assignment.ask):
             return f"{name} runs what an earlier assignment gave it"
     return ""
-
-
-def _with_sent(now: Round, starts: Commands) -> Mapping[str, Target]:
-    """The target with the members that are sent a start in this turn; ended and replaced members lose theirs."""
-    sent = {name for name, _ in starts}
-    return {
-        name: replace(target, is_sent=name in sent or (target.is_sent and not _is_over(now, name, target)))
-        for name, target in now.assignment.target.items()
-    }
 
 
 def _is_over(now: Round, name: str, target: Target) -> bool:

@@ -6,12 +6,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..assignors import Assignor
-from ..zk.znodes.group_state import (
-    CLIENT,
-    CONSUMER,
-    Mark,
-    Target,
-)
+from ..zk.znodes.group_state import CLIENT, CONSUMER, Mark, Target
 from ..zk.znodes.partitions import NONE, PartitionSet
 from ..zk.znodes.records import (
     GROUP_MAX_SIZE_REACHED,
@@ -102,11 +97,8 @@ class Membership:
 
     def keeping_seats(self, names: Container[str]) -> Membership:
         """The same, with the seats of `names` retained."""
-        kept = {
-            view.instance: view.seat.registration
-            for view in self.given_up
-            if view.instance in names and view.seat is not None
-        }
+        seats = [(view.instance, view.seat) for view in self.given_up if view.instance in names]
+        kept = {instance: seat.registration for instance, seat in seats if seat is not None}
         left = tuple(view for view in self.given_up if view.instance not in kept)
         return replace(self, given_up=left, away={**self.away, **kept})
 
@@ -135,16 +127,8 @@ class _Admission:
 
     def decided(self) -> Membership:
         """The decided membership."""
-        return Membership(
-            self.live,
-            self.away,
-            self.forming,
-            tuple(self.terminations),
-            tuple(self.holds),
-            tuple(self.given_up),
-            self.agreed,
-            tuple(self.timers),
-        )
+        lists = tuple(self.terminations), tuple(self.holds), tuple(self.given_up)
+        return Membership(self.live, self.away, self.forming, *lists, self.agreed, tuple(self.timers))
 
 
 def membership(snapshot: Snapshot, assignors: Mapping[str, Assignor], rules: GroupRules) -> Membership:
@@ -241,9 +225,8 @@ def _end_live(
     admission.terminations.append(Termination(view, reason, True, owners, error, seat, since_ms))
     runs_unowned = _runs_unowned(snapshot, view)
     if view.running or runs_unowned:
-        lease = _lease_ms(snapshot, name, registration) or (
-            snapshot.coordinator.longest_lease_ms if runs_unowned else 0
-        )
+        longest_ms = snapshot.coordinator.longest_lease_ms if runs_unowned else 0
+        lease = _lease_ms(snapshot, name, registration) or longest_ms
         running = snapshot.partitions.existing(view.running)
         admission.hold(Mark(name, registration.incarnation, running, lease, reason, since_ms))
 
@@ -430,10 +413,8 @@ def needs_barrier(snapshot: Snapshot) -> bool:
     client = snapshot.state.client
     if client is not None:
         return client.protocol_type != CONSUMER
-    registrations = [
-        member.registration for member in snapshot.members.registered.values() if member.registration is not None
-    ]
-    return any(registration.protocol_type != CONSUMER for registration in registrations)
+    registrations = (member.registration for member in snapshot.members.registered.values())
+    return any(each is not None and each.protocol_type != CONSUMER for each in registrations)
 
 
 def lease_ms(snapshot: Snapshot, consumer: str) -> int:

@@ -110,14 +110,8 @@ def _round(snapshot: Snapshot, guarded: Guarded) -> Round:
     decision, before = guarded.decision, snapshot.state.generation
     if decision.is_new and before >= MAX_COUNT:
         raise RebalanceFailed(f"generation {before} is the last that a group may have")
-    return Round(
-        snapshot.coordinator.epoch,
-        before + decision.is_new,
-        decision.assignment,
-        guarded.members,
-        snapshot.members,
-        snapshot.partitions,
-    )
+    epoch, generation = snapshot.coordinator.epoch, before + decision.is_new
+    return Round(epoch, generation, decision.assignment, guarded.members, snapshot.members, snapshot.partitions)
 
 
 def _written(snapshot: Snapshot, guarded: Guarded, steps: Reconciliation, state: GroupState, trigger: str) -> Plan:

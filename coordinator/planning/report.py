@@ -135,12 +135,9 @@ def history_of_turn(
 
 def _gone(snapshot: Snapshot, members: Membership) -> list[str]:
     """Members of the previous target whose incarnation there is over."""
-    return [
-        name
-        for name, target in snapshot.state.target.items()
-        if name not in members.away
-        and (name not in members.live or members.live[name].incarnation != target.incarnation)
-    ]
+    lives = {name: registration.incarnation for name, registration in members.live.items()}
+    others = [(name, one) for name, one in snapshot.state.target.items() if name not in members.away]
+    return [name for name, one in others if lives.get(name) != one.incarnation]
 
 
 def history_of(

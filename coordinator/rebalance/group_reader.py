@@ -129,16 +129,9 @@ class GroupReader:
         if state_node.data == DENIED:
             raise AccessDenied(self._paths.state)
         channels = self.channels.read()
+        paths = self._paths
         sync, pools, *others = self._store.children_many(
-            [
-                self._paths.sync,
-                self._paths.pools,
-                self._paths.ids,
-                self._paths.seats,
-                self._paths.owners,
-                self._paths.offsets,
-                self._paths.history,
-            ]
+            [paths.sync, paths.pools, paths.ids, paths.seats, paths.owners, paths.offsets, paths.history]
         )
         consumers, seats, owned, written, rebalances = (sorted(each.names) if each else [] for each in others)
         asks = self._asks.read(sync)
@@ -152,8 +145,8 @@ class GroupReader:
         needed = {*topics, *state.topics, *(part.topic for view in channels.values() for part in view.running)}
         (owners, owner_parents), (offsets, offset_parents) = self._partitions_below(
             needed,
-            (self._paths.owners, self._problems.usable(self._paths.owners, owned)),
-            (self._paths.offsets, self._problems.usable(self._paths.offsets, written)),
+            (paths.owners, self._problems.usable(paths.owners, owned)),
+            (paths.offsets, self._problems.usable(paths.offsets, written)),
         )
         now_s = self._term.runtime.monotonic()
         on_thread = self._threads.read(state, members, channels, owners)

@@ -275,11 +275,7 @@ LONGEST_TICK_MS = 3_000
 
 
 def _lives(
-    memory: Memory,
-    state: GroupState,
-    channels: Mapping[str, ChannelView],
-    members: Mapping[str, Member],
-    at: ReadTimes,
+    memory: Memory, state: GroupState, channels: Mapping[str, ChannelView], members: Mapping[str, Member], at: ReadTimes
 ) -> tuple[dict[str, Life], dict[str, Life]]:
     """The incarnations of the target, and the previous ones of members that have restarted since it was Stable."""
     if not at.now_ms:

@@ -128,14 +128,8 @@ class Rebalancer:
             decided = plan(snapshot, self._assignors, trigger, self._rules)
             if not decided.changes(snapshot.state):
                 self._note(decided, znodes)
-                return Turn(
-                    decided.again_s,
-                    snapshot.state,
-                    outstanding=decided.outstanding,
-                    region=decided.region,
-                    draining=decided.draining,
-                    is_idle=True,
-                )
+                left = decided.outstanding, decided.region, decided.draining
+                return Turn(decided.again_s, snapshot.state, False, *left, is_idle=True)
             if decided.region is not None and decided.region.before is None:
                 ensure(self._store, RegionPaths(decided.region.name).skeleton)
             if self._forgets_initial(snapshot):
@@ -152,15 +146,9 @@ class Rebalancer:
                 _log_changes(snapshot, decided)
                 self._term.metrics.turn_written(snapshot, decided)
                 again_s, done = self._watch(decided)
-                return Turn(
-                    again_s,
-                    decided.state,
-                    decided.is_new_generation,
-                    decided.outstanding - done,
-                    decided.region,
-                    decided.draining - done,
-                    is_requested=decided.asking.answered is not None,
-                )
+                left = decided.outstanding - done, decided.region, decided.draining - done
+                is_requested = decided.asking.answered is not None
+                return Turn(again_s, decided.state, decided.is_new_generation, *left, is_requested=is_requested)
         return Turn(REFUSED_PAUSE_S, is_refused=True)
 
     def _check(self, snapshot: Snapshot, decided: Plan) -> None:
@@ -242,12 +230,8 @@ class Rebalancer:
         any command, with which the group would be called Stable. One multi writes both, so a seat of another
         incarnation than the channel's is the only sign to check.
         """
-        channels = snapshot.members.channels
-        odd = [
-            name
-            for name, seat in snapshot.members.seats.items()
-            if _is_of_another_life(seat, snapshot.members.channel_of(name))
-        ]
+        members, channels = snapshot.members, snapshot.members.channels
+        odd = [name for name, seat in members.seats.items() if _is_of_another_life(seat, members.channel_of(name))]
         versions = [channels[name].version if name in channels else None for name in odd]
         nodes = self._store.get_many([self._paths.channel(name) for name in odd]) if odd else []
         return versions != [node.stat.version if node else None for node in nodes]
@@ -398,11 +382,8 @@ def steps(snapshot: Snapshot, znodes: GroupZnodes, plan: Plan) -> Iterator[Step]
     for end in torn:
         for operations in _torn_end(snapshot, paths, end):
             yield Step(before, operations)
-    units = (
-        _region(snapshot, znodes, plan)
-        + parents
-        + [_whole_end(snapshot, paths, end) for end in plan.terminations if end not in torn]
-    )
+    units = _region(snapshot, znodes, plan) + parents
+    units += [_whole_end(snapshot, paths, end) for end in plan.terminations if end not in torn]
     gone = {(end.view.consumer, sent.name) for end in torn for sent in _gone_with_the_fence(end)}
     again = _sent_again(plan)
     units += [
@@ -443,9 +424,8 @@ def _region(snapshot: Snapshot, znodes: GroupZnodes, plan: Plan) -> list[Unit]:
     if step.aborted and znodes.aborted.data:
         why = "the region was reset" if step.is_reset else f"group {snapshot.group} was rebalanced"
         end = CheckpointEnd(snapshot.coordinator.now_ms, round(step.open_s * 1000), why)
-        aborted = [
-            Delete(paths.end(step.aborted, stray)) for stray in sorted(znodes.aborted.ends)
-        ]  # created by an operator
+        # Ends that an operator has created.
+        aborted = [Delete(paths.end(step.aborted, stray)) for stray in sorted(znodes.aborted.ends)]
         aborted += ended_checkpoint(paths, step.aborted, znodes.aborted.data, ABORTED, end)
     return [[SetData(paths.root, data, version), *aborted]]
 
@@ -505,11 +485,8 @@ def _parents(snapshot: Snapshot, znodes: GroupZnodes, plan: Plan) -> list[Unit]:
     folded = {part.topic for end in plan.terminations for part in end.partitions}
     folded |= {topic for _, command in plan.stops for topic in command.topics}
     made: list[Unit] = [[Create(paths.owners_of(topic))] for topic in sorted(started - znodes.owner_parents)]
-    missing = sorted((started | folded) - znodes.offset_parents)
-    return made + [
-        [Create(paths.offsets_of(topic), _begun(snapshot.partitions.topics.get(topic), znodes.czxid))]
-        for topic in missing
-    ]
+    missing, topics = sorted((started | folded) - znodes.offset_parents), snapshot.partitions.topics
+    return made + [[Create(paths.offsets_of(name), _begun(topics.get(name), znodes.czxid))] for name in missing]
 
 
 def _begun(topic: Topic | None, czxid: int) -> bytes:

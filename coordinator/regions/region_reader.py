@@ -333,11 +333,7 @@ class GroupRegionReader:
         self._cut: tuple[str, int, GroupCut] = "", INITIAL, NO_CUT
 
     def read(
-        self,
-        state: GroupState,
-        members: Mapping[str, Member],
-        channels: Mapping[str, ChannelView],
-        held_for: int = 0,
+        self, state: GroupState, members: Mapping[str, Member], channels: Mapping[str, ChannelView], held_for: int = 0
     ) -> RegionView | None:
         """The region that the group is bound to, else the one that its oldest member registers for.
 
