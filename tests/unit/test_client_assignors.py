@@ -211,19 +211,6 @@ def test_the_format_is_that_of_the_contract_so_a_restart_is_no_rejoin(metadata: 
     assert metadata.to_bytes() == data
 
 
-@pytest.mark.parametrize(
-    "metadata",
-    [
-        ConsumerMetadata({}),
-        ConsumerMetadata({"t": 1, "u": 10_000}, rack="rack/1 é", user_data=bytes(range(256))),
-        ConsumerMetadata({"t.*|u": 3}, "white_list"),
-        ConsumerMetadata({"t.*": 1}, "black_list", version=2),
-    ],
-)
-def test_metadata_round_trips_unchanged(metadata: ConsumerMetadata) -> None:
-    assert ConsumerMetadata.parse("here", metadata.to_bytes()) == metadata
-
-
 def test_unknown_fields_and_a_topic_that_is_named_twice_are_read() -> None:
     later = {"version": 7, "topics": ["t"], "threads": {"t": 2, "later": "x"}, "weights": {"t": 0.5}, "rack": None}
 

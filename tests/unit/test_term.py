@@ -476,16 +476,6 @@ def test_a_renewal_syncs_and_then_reads_the_fence(server: Server) -> None:
     assert server.lease.left_s == pytest.approx(4.0)
 
 
-def test_a_lease_lapses_by_itself(server: Server) -> None:
-    server.lease.renew()
-
-    server.runtime.now += 3.99
-    assert server.lease.is_held
-    server.runtime.now += 0.02
-    assert not server.lease.is_held
-    assert server.lease.left_s == 0
-
-
 @pytest.mark.parametrize("max_poll_interval_ms", [100, 4000, 5500, 5990, 6000, 300_000])
 def test_a_consumers_lease_does_not_lapse_whatever_its_poll_interval(server: Server, max_poll_interval_ms: int) -> None:
     server.takes_s = 0.01
