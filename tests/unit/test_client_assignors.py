@@ -277,15 +277,6 @@ def test_threads_are_listed_for_existing_topics() -> None:
 # ---- coordinator-side strategies as client assignors
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_strategy_keeps_its_name_and_is_cooperative_when_it_is_not_eager(strategy: str) -> None:
-    adapted = CoordinatorStrategy(STRATEGIES[strategy])
-
-    assert adapted.name == strategy
-    assert adapted.is_cooperative == (strategy == "cooperative-sticky")
-    assert adapted.metadata(ConsumerMetadata({"t": 2})) == ConsumerMetadata({"t": 2}).to_bytes()
-
-
 def test_strategy_gets_the_same_input_as_on_a_coordinator() -> None:
     """Wildcards are resolved; empty and unsubscribed topics are dropped, and user data that is no text."""
     noting, part = Mock(wraps=RangeAssignor(), is_eager=True), TopicPartition("t1", 0)
