@@ -273,7 +273,9 @@ def test_adapter_assigns_like_a_coordinator(strategy: str, group: tuple[Snapshot
 def any_metadata(draw: Draw) -> ConsumerMetadata:
     names = [draw.text(20, "abcXYZ019._-", least=1) for _ in range(draw.upto(6))]
     subscription = {name: draw.choice([1, draw.number(MAX_THREADS, 1)]) for name in names if is_name(name)}
-    return ConsumerMetadata(subscription, "static", draw.text(20), draw.randbytes(draw.upto(50)), draw.randint(1, 9))
+    pattern = draw.usually("static", "white_list", "black_list")
+    wanted = subscription if pattern == "static" else {"t.*|u": draw.number(MAX_THREADS, 1)}
+    return ConsumerMetadata(wanted, pattern, draw.text(20), draw.randbytes(draw.upto(50)), draw.randint(1, 9))
 
 
 @tried(500, any_metadata)

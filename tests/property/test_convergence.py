@@ -220,15 +220,6 @@ def assert_everything_is_assigned(world: GroupWorld) -> None:
 def test_after_any_faults_no_partition_runs_twice_and_the_group_becomes_stable(
     assignor: str, script: Steps, meddling: Meddling
 ) -> None:
-    becomes_stable(assignor, script, meddling)
-
-
-@pytest.mark.parametrize("assignor", ["range", "cooperative-range"])
-def test_an_owner_that_is_removed_by_hand_is_written_again(assignor: str) -> None:
-    becomes_stable(assignor, [("remove an owner", 0)], [])
-
-
-def becomes_stable(assignor: str, script: Steps, meddling: Meddling) -> None:
     world = a_world(NAMED[assignor], Meddler(meddling.copy()))
     for action, n in script:
         ACTIONS[action](world, n)

@@ -143,12 +143,6 @@ def with_nonsense(draw: Draw, kind: str) -> dict[str, Any]:
     return {**values, field: document(draw)}
 
 
-@tried(500, lambda draw: draw.randbytes(draw.upto(200)))
-def test_any_bytes_are_a_record_or_bad_data(data: bytes) -> None:
-    for kind in KINDS:
-        read(kind, data)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @tried(200, with_nonsense)
 def test_a_record_with_one_field_that_is_nonsense_is_a_record_or_bad_data(kind: str, values: dict[str, Any]) -> None:

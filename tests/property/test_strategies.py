@@ -28,7 +28,6 @@ from zk_group.coordinator.zk.znodes.partitions import TopicPartition
 
 Topics = dict[str, Sequence[int]]
 Group = tuple[list[Subscriber], Topics]
-ARE_EAGER = {"range": True, "round-robin": True, "sticky": True, "cooperative-sticky": False}
 
 
 def group(draw: Draw, most_threads: int = 3, are_equal: bool = False) -> Group:
@@ -117,12 +116,6 @@ def test_time_of_an_assignment_is_near_linear_in_topics(strategy: str) -> None:
     seconds(1000)
     least = min(seconds(1000) for _ in range(3))
     assert min(seconds(16_000) for _ in range(2)) < 50 * least
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_strategies_have_their_names_and_protocols(strategy: str) -> None:
-    assert STRATEGIES[strategy].name == strategy
-    assert STRATEGIES[strategy].is_eager == ARE_EAGER[strategy]
 
 
 @tried(200, any_strategy, group, Draw.another)

@@ -70,12 +70,6 @@ def delivered(log_dir: Path) -> Any:
     return found, times, offset
 
 
-def flips_of_each_bit(whole: bytes) -> Iterator[bytes]:
-    for index in range(len(whole)):
-        for bit in range(8):
-            yield whole[:index] + bytes([whole[index] ^ 1 << bit]) + whole[index + 1 :]
-
-
 def flips_of_each_byte(whole: bytes) -> Iterator[bytes]:
     """One bit of each."""
     for index in range(len(whole)):
@@ -115,21 +109,6 @@ def test_damage_is_noticed_or_harmless(tmp_path: Path, damages: Callable[[bytes]
 
     for error in damaged(path.read_bytes(), damages, read, SegmentError if kind == "segment" else LogError):
         assert str(path) in str(error)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kind", ["log", "segment"])
-def test_each_flipped_bit_of_a_file_is_noticed_or_changes_nothing(tmp_path: Path, kind: str) -> None:
-    """As the other, without file systems: many times as many."""
-    _, segment = seal(tmp_path, varied())
-    path, schema = (log_file(tmp_path / "log"), STORED_SCHEMA) if kind == "log" else (segment, LOG_SCHEMA)
-
-    def contents(data: bytes) -> Any:
-        file = CheckedFile(pa.py_buffer(data), schema)
-        return dict(file.metadata), file.rows, [file.read(index) for index in range(len(file.rows))]
-
-    for _ in damaged(path.read_bytes(), flips_of_each_bit, contents, ValueError, OSError, pa.ArrowException):
-        pass
 
 
 def seal(folder: Path, stored: Sequence[pa.RecordBatch], *others: Sequence[pa.RecordBatch]) -> tuple[Sealed, Path]:

@@ -211,19 +211,6 @@ def test_the_format_is_that_of_the_contract_so_a_restart_is_no_rejoin(metadata: 
     assert metadata.to_bytes() == data
 
 
-@pytest.mark.parametrize(
-    "metadata",
-    [
-        ConsumerMetadata({}),
-        ConsumerMetadata({"t": 1, "u": 10_000}, rack="rack/1 é", user_data=bytes(range(256))),
-        ConsumerMetadata({"t.*|u": 3}, "white_list"),
-        ConsumerMetadata({"t.*": 1}, "black_list", version=2),
-    ],
-)
-def test_metadata_round_trips_unchanged(metadata: ConsumerMetadata) -> None:
-    assert ConsumerMetadata.parse("here", metadata.to_bytes()) == metadata
-
-
 def test_unknown_fields_and_a_topic_that_is_named_twice_are_read() -> None:
     later = {"version": 7, "topics": ["t"], "threads": {"t": 2, "later": "x"}, "weights": {"t": 0.5}, "rack": None}
 
@@ -288,15 +275,6 @@ def test_threads_are_listed_for_existing_topics() -> None:
 
 
 # ---- coordinator-side strategies as client assignors
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_strategy_keeps_its_name_and_is_cooperative_when_it_is_not_eager(strategy: str) -> None:
-    adapted = CoordinatorStrategy(STRATEGIES[strategy])
-
-    assert adapted.name == strategy
-    assert adapted.is_cooperative == (strategy == "cooperative-sticky")
-    assert adapted.metadata(ConsumerMetadata({"t": 2})) == ConsumerMetadata({"t": 2}).to_bytes()
 
 
 def test_strategy_gets_the_same_input_as_on_a_coordinator() -> None:

@@ -429,13 +429,14 @@ def test_group_that_never_settles_counts_to_the_end_of_the_run(settling: list[Ma
     assert replayed(settling)[1] == pytest.approx(10.0)
 
 
-def test_killed_coordinator_leaves_a_stable_group_settled(settling: list[Made]) -> None:
-    settling[3]["process"] = "node-1#7"
+@pytest.mark.parametrize(
+    ("fault", "settled_s"),
+    [({"process": "node-1#7"}, 0.0), ({"kind": "pause"}, None)],
+    ids=["a coordinator", "nothing"],
+)
+def test_a_stable_group_is_settled_when_what_is_killed_is(
+    settling: list[Made], fault: Made, settled_s: float | None
+) -> None:
+    settling[3].update(fault)
 
-    assert replayed(settling[:4])[1] == 0.0
-
-
-def test_run_without_kills_has_nothing_to_settle(settling: list[Made]) -> None:
-    settling[3]["kind"] = "pause"
-
-    assert replayed(settling)[1] is None
+    assert replayed(settling[:4])[1] == settled_s

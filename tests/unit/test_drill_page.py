@@ -28,8 +28,8 @@ from tests.support.made_drill import (
     run,
 )
 from zk_group.drills.reports.drawing import Axis, picture, ticks, trace, window
-from zk_group.drills.reports.facts import readable, text
-from zk_group.drills.reports.page import environment, markdown, page
+from zk_group.drills.reports.facts import readable
+from zk_group.drills.reports.page import markdown, page
 from zk_group.drills.reports.timeline import (
     CONSUMER,
     ELECTED,
@@ -334,15 +334,6 @@ def test_every_text_from_outside_is_escaped() -> None:
         assert "alert(1)" in found.words()
         assert not any(name.startswith("on") for _, attrs in found.elements for name in attrs)
         assert not any("alert" in name for _, attrs in found.elements for name in attrs)
-
-
-def test_attributes_and_texts_are_escaped() -> None:
-    imported = '{% from "picture.html.jinja" import shape %}'
-    template = environment(text).from_string(imported + "{{ shape(1, 2, 0, 0, n, n, n) }}{{ shape(1, 2, 3, 4, n, n) }}")
-    found = Page(template.render(n=NASTY))
-
-    assert [name for name, _ in found.elements] == ["text", "title", "rect", "title"]
-    assert found.elements[0][1]["class"] == found.elements[2][1]["class"] == NASTY
 
 
 def test_the_page_names_no_external_resource_and_its_policy_forbids_one() -> None:

@@ -250,11 +250,6 @@ SEEN = SeenCommand("c1", NAME, STARTED_C1, since_s=10.0)
 LIVE = Channel("i1", 7, 2, "command-0000000003")
 
 
-def how(channel: Channel | None, seen: SeenCommand = SEEN) -> tuple[str, str | None]:
-    reported = removed(seen, channel, 1000, 10.0125)
-    return reported.event, reported.note
-
-
 def test_command_is_reported_with_all_its_fields() -> None:
     reported = sent(SEEN, 1000).to_json("g")
 
@@ -279,30 +274,27 @@ def test_a_command_that_the_channel_names_as_the_last_one_applied_was_acknowledg
     assert (reported.event, reported.took_ms, reported.note) == (ACKNOWLEDGED, 12.5, None)
 
 
-def test_refused_partitions_are_reported_with_the_acknowledgement() -> None:
-    refused = replace(LIVE, command=NAME, refused=frozenset([TopicPartition("t", 7)]))
-
-    assert how(refused) == (ACKNOWLEDGED, "refused, as an owner was in the way: t(7)")
-
-
-def test_acknowledgement_counts_although_the_consumer_left_afterwards() -> None:
-    assert how(replace(LIVE, command=NAME, ended="left"))[0] == ACKNOWLEDGED
-
-
-def test_a_command_that_the_channel_does_not_name_was_withdrawn() -> None:
-    assert how(LIVE) == (WITHDRAWN, None)
-    assert how(replace(LIVE, command="")) == (WITHDRAWN, None)
-    assert how(replace(LIVE, ended="evicted: it hangs")) == (WITHDRAWN, "evicted: it hangs")
-    assert how(replace(LIVE, incarnation="i2", command=NAME)) == (WITHDRAWN, "the channel is another incarnation's")
-
-
-def test_a_command_of_an_older_epoch_was_not_applied() -> None:
-    assert how(replace(LIVE, epoch=8, generation=3)) == (WITHDRAWN, "it was older than what its consumer had applied")
+REFUSED = replace(LIVE, command=NAME, refused=frozenset([TopicPartition("t", 7)]))
+LATER = replace(LIVE, command="command-0000000009")
+OUTCOMES: dict[str, tuple[Channel | None, str, str | None]] = {
+    "refused partitions": (REFUSED, ACKNOWLEDGED, "refused, as an owner was in the way: t(7)"),
+    "the consumer left afterwards": (replace(LIVE, command=NAME, ended="left"), ACKNOWLEDGED, None),
+    "another command": (LIVE, WITHDRAWN, None),
+    "no command": (replace(LIVE, command=""), WITHDRAWN, None),
+    "evicted": (replace(LIVE, ended="evicted: it hangs"), WITHDRAWN, "evicted: it hangs"),
+    "restarted": (replace(LIVE, incarnation="i2", command=NAME), WITHDRAWN, "the channel is another incarnation's"),
+    "older": (replace(LIVE, epoch=8, generation=3), WITHDRAWN, "it was older than what its consumer had applied"),
+    "no channel": (None, REMOVED, "the channel cannot be read, so its outcome is unknown"),
+    "a later command": (LATER, REMOVED, "a later command was applied before the channel could be read"),
+}
+"""The channel of a command that was removed, and what is reported."""
 
 
-def test_removed_command_with_an_unknown_outcome_is_not_guessed() -> None:
-    assert how(None)[0] == REMOVED
-    assert how(replace(LIVE, command="command-0000000009"))[0] == REMOVED
+@pytest.mark.parametrize(("channel", "event", "note"), OUTCOMES.values(), ids=OUTCOMES)
+def test_outcome_of_a_removed_command(channel: Channel | None, event: str, note: str | None) -> None:
+    reported = removed(SEEN, channel, 1000, 10.0125)
+
+    assert (reported.event, reported.note) == (event, note)
 
 
 def test_command_with_a_channel_read_late_is_decided_by_their_shared_multi() -> None:

@@ -23,6 +23,7 @@ from zk_group.coordinator.rebalance.rebalancer import Turn
 from zk_group.coordinator.term.operator_requests import OperatorRequests, Requested
 from zk_group.coordinator.term.request_queue import GroupTurn, Request, Trigger
 from zk_group.coordinator.term.term import LeaseLapsed
+from zk_group.coordinator.zk.backoff import Backoff
 from zk_group.coordinator.zk.errors import ConnectionLost, EpochOver, RebalanceFailed
 from zk_group.coordinator.zk.znodes.group_state import GroupState
 from zk_group.coordinator.zk.znodes.partitions import TopicPartition
@@ -228,6 +229,12 @@ def test_turns_that_are_refused_idle_requested_or_a_generation_back_off(turn: Tu
     assert found == pauses
     paces.taken(Turn(0.0), now)
     assert paces.not_before == now
+
+
+def test_backoff_doubles_with_each_failure_in_a_row_up_to_its_bound() -> None:
+    backoff = Backoff(0.2, 5.0)
+    assert [backoff.after(failures) for failures in range(8)] == [0.0, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+    assert backoff.after(10**6) == 5.0
 
 
 def test_idle_turns_far_apart_never_back_off() -> None:

@@ -7,10 +7,8 @@ after four rounds at most no partition is revoked any more. A round is the stops
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
-from random import Random
 
 import pytest
 
@@ -108,24 +106,6 @@ def test_every_topic_stays_evenly_spread_while_consumers_join_and_leave(strategy
         found = given(strategy, after(four[:count], found), topics)
         spread = [sum(part.topic == topic for part in has) for has in by_consumer(found).values() for topic in topics]
         assert spread == [each] * (2 * count)
-
-
-@pytest.mark.parametrize("strategy", STICKY)
-def test_random_subscriptions_that_change_and_many_that_leave_end_in_balance(strategy: str) -> None:
-    random = Random(7)
-    topics = [f"t{i:02}" for i in range(15)]
-    sizes = {topic: range(i + 1) for i, topic in enumerate(topics)}
-    members = [member(f"c{i:02}", " ".join(random.sample(topics, random.randint(1, 15)))) for i in range(30)]
-    found: Assignment = {}
-    for _ in range(3):
-        members = after(members, found)
-        found = given(strategy, members, sizes)
-        assert improvable(members, found) == []
-        members = [
-            replace(one, threads=dict.fromkeys(random.sample(topics, random.randint(1, 15)), 1)) for one in members
-        ]
-    left = after(members, found)[::4]
-    assert improvable(left, given(strategy, left, sizes)) == []
 
 
 # ---- threads

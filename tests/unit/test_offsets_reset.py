@@ -47,21 +47,6 @@ def ms(*when: int) -> int:
 # ---- scopes
 
 
-@pytest.mark.parametrize(
-    ("text", "scope"),
-    [
-        ("t", Scope("t")),
-        ("t:0", Scope("t", frozenset([0]))),
-        ("t:0,1,2", Scope("t", frozenset([0, 1, 2]))),
-        ("t:0, 7", Scope("t", frozenset([0, 7]))),
-        ("t:0-2,7", Scope("t", frozenset([0, 1, 2, 7]))),
-        ("a.b_c-d:1", Scope("a.b_c-d", frozenset([1]))),
-    ],
-)
-def test_a_scope_is_a_topic_or_some_of_its_partitions(text: str, scope: Scope) -> None:
-    assert parse_scope(text) == scope
-
-
 def test_a_topic_means_all_its_partitions_and_several_scopes_are_joined_in_order() -> None:
     scopes = [Scope("t", frozenset([2])), Scope("t", frozenset([0]))]
 
@@ -87,42 +72,47 @@ def test_missing_partition_is_a_usage_error(scope: Scope, words: str) -> None:
 # ---- times
 
 
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        ("PT1M", 60_000),
-        ("PT0.1S", 100),
-        ("PT0,1S", 100),
-        ("P1D", 86_400_000),
-        ("P1DT2H3M4S", 93_784_000),
-        ("PT2H", 7_200_000),
-        ("pt90s", 90_000),
-        ("PT0S", 0),
-        ("PT0.0019S", 1),
-        ("P999999999D", 86_400_000 * 999_999_999),
-    ],
-)
-def test_a_duration_is_iso_8601(text: str, wanted: int) -> None:
-    assert parse_duration(text) == wanted
+PARSED: dict[Callable[[str], object], dict[str, object]] = {
+    parse_scope: {
+        "t": Scope("t"),
+        "t:0": Scope("t", frozenset([0])),
+        "t:0,1,2": Scope("t", frozenset([0, 1, 2])),
+        "t:0, 7": Scope("t", frozenset([0, 7])),
+        "t:0-2,7": Scope("t", frozenset([0, 1, 2, 7])),
+        "a.b_c-d:1": Scope("a.b_c-d", frozenset([1])),
+    },
+    parse_duration: {
+        "PT1M": 60_000,
+        "PT0.1S": 100,
+        "PT0,1S": 100,
+        "P1D": 86_400_000,
+        "P1DT2H3M4S": 93_784_000,
+        "PT2H": 7_200_000,
+        "pt90s": 90_000,
+        "PT0S": 0,
+        "PT0.0019S": 1,
+        "P999999999D": 86_400_000 * 999_999_999,
+    },
+    parse_datetime: {  # UTC, unless it names its zone
+        "2026-11-21T10:00:00.000": ms(2026, 11, 21, 10),
+        "2026-11-21T10:00:00.123": ms(2026, 11, 21, 10) + 123,
+        "2026-11-21T10:00:00": ms(2026, 11, 21, 10),
+        "2026-11-21T10:00": ms(2026, 11, 21, 10),
+        "2026-11-21T10:00:00.000Z": ms(2026, 11, 21, 10),
+        "2026-11-21T10:00:00.000+02:00": ms(2026, 11, 21, 8),
+        "2026-11-21T10:00:00.000+0200": ms(2026, 11, 21, 8),
+        "2026-11-21T10:00:00.000+05:30": ms(2026, 11, 21, 4) + 30 * 60_000,
+        "2026-11-21T10:00:00-03": ms(2026, 11, 21, 13),
+        "1969-12-31T23:59:59.999": -1,
+    },
+}
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        ("2026-11-21T10:00:00.000", ms(2026, 11, 21, 10)),
-        ("2026-11-21T10:00:00.123", ms(2026, 11, 21, 10) + 123),
-        ("2026-11-21T10:00:00", ms(2026, 11, 21, 10)),
-        ("2026-11-21T10:00", ms(2026, 11, 21, 10)),
-        ("2026-11-21T10:00:00.000Z", ms(2026, 11, 21, 10)),
-        ("2026-11-21T10:00:00.000+02:00", ms(2026, 11, 21, 8)),
-        ("2026-11-21T10:00:00.000+0200", ms(2026, 11, 21, 8)),
-        ("2026-11-21T10:00:00.000+05:30", ms(2026, 11, 21, 4) + 30 * 60_000),
-        ("2026-11-21T10:00:00-03", ms(2026, 11, 21, 13)),
-        ("1969-12-31T23:59:59.999", -1),
-    ],
+    ("parse", "text", "wanted"), [(parse, *each) for parse, texts in PARSED.items() for each in texts.items()]
 )
-def test_a_time_is_utc_unless_it_names_its_zone(text: str, wanted: int) -> None:
-    assert parse_datetime(text) == wanted
+def test_scope_iso_8601_duration_or_time_is_parsed(parse: Callable[[str], object], text: str, wanted: object) -> None:
+    assert parse(text) == wanted
 
 
 INVALID: tuple[tuple[Callable[[str], object], str, list[str]], ...] = (

@@ -293,21 +293,21 @@ def test_a_value_that_is_json_is_written_without_blanks() -> None:
     assert value_of('{ "a" : [ 1.50 , "b c" ] }') == b'{"a":[1.50,"b c"]}'
 
 
-@pytest.mark.parametrize("text", ["NaN", "[Infinity]", '{"a":-Infinity}'])
-def test_a_value_that_json_does_not_know_is_refused(text: str) -> None:
-    with pytest.raises(BadData, match="line 1 has a value that JSON does not know"):
-        value_of(text)
-
-
-@pytest.mark.parametrize("name", ["timestamp", "partition"])
-def test_a_number_of_thousands_of_digits_is_no_place_and_no_time(name: str) -> None:
-    with pytest.raises(BadData, match=name):
-        record_of_json("line 1", f'{{"value":1,"{name}":{"9" * 5000}}}'.encode())
-
-
-def test_a_deep_value_is_refused_and_ends_nothing() -> None:
-    with pytest.raises(BadData, match="line 1"):
-        value_of("[" * 5000 + "]" * 5000)
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        *(
+            (f'"value":{text}', "line 1 has a value that JSON does not know")
+            for text in ("NaN", "[Infinity]", "-Infinity")
+        ),
+        *((f'"value":1,"{name}":{"9" * 5000}', name) for name in ("timestamp", "partition")),
+        (f'"value":{"[" * 5000}{"]" * 5000}', "line 1"),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_line_with_a_value_that_is_no_json_or_no_number_is_refused(fields: str, reason: str) -> None:
+    with pytest.raises(BadData, match=reason):
+        record_of_json("line 1", f"{{{fields}}}".encode())
 
 
 def test_a_byte_order_mark_is_skipped() -> None:

@@ -312,14 +312,18 @@ def test_unreadable_static_member_that_writes_constantly_delays_no_other_member(
 MANY = 2 * PARTITIONS_A_STEP + 30
 
 
-def test_consumer_claims_and_releases_more_partitions_than_one_multi_holds() -> None:
+@pytest.mark.parametrize(("name", "runs"), [("b", MANY // 2), ("a", MANY)], ids=["another", "its next incarnation"])
+def test_consumer_passes_on_more_partitions_than_one_multi_holds(name: str, runs: int) -> None:
     world = a_world("a", partitions=MANY)
-    world.start("b", {"t": 1})
+    world.start(name, {"t": 1})
 
     settle(world)
 
     assert_everything_is_assigned(world)
-    assert len(world.channels()["a"].running) == MANY // 2
+    assert len(world.channels()["a"].running) == runs
+    first = world.processes[0]
+    first.tend()
+    assert first.gone == (name == "a")
 
 
 def test_dead_consumer_with_more_partitions_than_one_multi_is_ended_in_one_turn() -> None:
@@ -365,15 +369,3 @@ def test_a_large_consumer_that_is_evicted_half_way_keeps_its_partitions_marked()
     assert not world.channels()["b"].running
     settle(world)
     assert_everything_is_assigned(world)
-
-
-def test_process_that_takes_a_large_name_over_ends_the_earlier_incarnation() -> None:
-    world = a_world("a", partitions=MANY)
-    world.start("a", {"t": 1})
-
-    settle(world)
-
-    assert_everything_is_assigned(world)
-    assert world.processes[0].fenced is not None
-    world.processes[0].tend()
-    assert world.processes[0].gone

@@ -161,9 +161,6 @@ def test_clock_runs_from_the_election_without_being_read_for_days() -> None:
 # ---- log lines whose number others decide: the first few of a kind, then a count
 
 
-PATHS = GroupPaths("g")
-
-
 def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
     lines = [record.getMessage() for record in caplog.records]
     caplog.clear()
@@ -192,7 +189,7 @@ def test_ten_thousand_bad_znodes_give_a_handful_of_lines(caplog: pytest.LogCaptu
     runtime = ManualRuntime()
     problems = Problems(runtime)
     findings = Findings(problems)
-    paths = [PATHS.id(f"m{number}") for number in range(10_000)]
+    paths = [G.id(f"m{number}") for number in range(10_000)]
 
     for _ in range(3):  # rounds of one reader
         for path in paths:
@@ -219,7 +216,7 @@ def test_ten_thousand_bad_znodes_give_a_handful_of_lines(caplog: pytest.LogCaptu
 def test_name_of_a_megabyte_is_cut_in_its_line(caplog: pytest.LogCaptureFixture) -> None:
     findings = Findings(Problems(ManualRuntime()))
 
-    assert list(findings.usable(PATHS.ids, ["c1", "a" * 1_000_000, "b\nlevel=error"])) == ["c1"]
+    assert list(findings.usable(G.ids, ["c1", "a" * 1_000_000, "b\nlevel=error"])) == ["c1"]
 
     assert all(len(line) < 500 and line.isprintable() for line in logged(caplog))
 
@@ -474,16 +471,6 @@ def test_a_renewal_syncs_and_then_reads_the_fence(server: Server) -> None:
 
     assert server.asked == ["sync", "fence"]
     assert server.lease.left_s == pytest.approx(4.0)
-
-
-def test_a_lease_lapses_by_itself(server: Server) -> None:
-    server.lease.renew()
-
-    server.runtime.now += 3.99
-    assert server.lease.is_held
-    server.runtime.now += 0.02
-    assert not server.lease.is_held
-    assert server.lease.left_s == 0
 
 
 @pytest.mark.parametrize("max_poll_interval_ms", [100, 4000, 5500, 5990, 6000, 300_000])
