@@ -299,9 +299,7 @@ class Running:
         end = self.log.end
         for group, members in self.members.items():
             wanted = {(part, offset) for part in ALL for offset in range(end)}
-            eventually(
-                lambda m=members, w=wanted: w <= {i for c in m for i in c.polled.copy()}, 20, f"{group} reads all"
-            )
+            eventually(lambda m=members, w=wanted: w <= {i for c in m for i in c.polled.copy()}, 20, f"{group} reads")
             read = [item for each in members for item in each.records]
             assert len(read) == len(set(read)), f"{group} has committed a record twice"
             assert [each.error for each in members] == [None] * len(members)
@@ -354,9 +352,7 @@ class EarlierRelease(FrontStore):
     """A session of a release without access control: it has no credentials, and every znode that it creates is open."""
 
     def commit(self, operations: Sequence[Operation]) -> list[str]:
-        return self.behind.commit(
-            [replace(each, acl=OPEN_ACL) if isinstance(each, Create) else each for each in operations]
-        )
+        return self.behind.commit([replace(op, acl=OPEN_ACL) if isinstance(op, Create) else op for op in operations])
 
 
 def share(world: World, *members: Any) -> None:

@@ -14,9 +14,8 @@ import pytest
 
 from tests.support.cli import run
 from tests.support.hand import ManualStage
-from tests.support.processes import REPOSITORY, ProjectProcess
+from tests.support.processes import REPOSITORY, ProjectProcess, on_terminal
 from tests.support.proxy import Proxy
-from tests.support.terminal import on_terminal
 from tests.support.wait import eventually
 from tests.support.world import World, expire, parts
 from zk_group.coordinator.admin.channel_watch import ChannelEvent, ChannelWatch

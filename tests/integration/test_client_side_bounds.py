@@ -76,9 +76,7 @@ def metadata(topics: Sequence[str], size: int = 0) -> bytes:
     return padded(size)(data) if size else data
 
 
-def test_bounds_member_exceeding_8_mb_of_group_metadata_is_refused_with_the_sizes(
-    world: World, stage: ManualStage
-) -> None:
+def test_bounds_member_exceeding_8_mb_of_group_metadata_is_refused_with_sizes(world: World, stage: ManualStage) -> None:
     each = 60_000
     most = MAX_GROUP_METADATA_BYTES // each
     made, hand, assignor, leader = a_made_group(world, stage, most, size=each)
@@ -134,9 +132,7 @@ def test_bounds_answer_over_16_mb_is_not_written_by_a_leader_or_fails_it(
     assert f"over the {MAX_ANSWER_BYTES} that it may have" in (state.reason or "")
 
 
-def test_bounds_member_assigns_1000_members_and_10000_partitions_in_bounded_time(
-    world: World, stage: ManualStage
-) -> None:
+def test_bounds_member_assigns_1000_members_and_10000_partitions_in_time(world: World, stage: ManualStage) -> None:
     _, hand, _, leader = a_made_group(world, stage, 1000, 10_000)
     took = {}
 
@@ -186,9 +182,7 @@ def test_bounds_entry_too_large_for_a_multi_fails_at_the_leader_with_its_size(wo
     assert "the entry of m0001 has " in (world.state("g").reason or "")
 
 
-def test_bounds_answer_of_40_bytes_naming_a_million_partitions_is_not_expanded(
-    world: World, stage: ManualStage
-) -> None:
+def test_bounds_answer_of_40_bytes_with_a_million_partitions_is_not_expanded(world: World, stage: ManualStage) -> None:
     """Few bytes of ranges name many partitions: ranges of topics that differ from the answer's are not read."""
     hand = a_made_group(world, stage, 2).hand
     hand.turn("g")

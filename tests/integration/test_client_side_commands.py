@@ -141,9 +141,7 @@ def test_empty_group_is_reset_exported_and_deleted_with_its_asks(world: World, t
 
 
 @pytest.mark.parametrize(("levels", "is_removed"), [(400, True), (1100, False)])
-def test_any_depth_of_znodes_below_an_ask_is_removed_or_a_failure_of_its_group(
-    world: World, levels: int, is_removed: bool
-) -> None:
+def test_any_depth_below_an_ask_is_removed_or_its_group_fails(world: World, levels: int, is_removed: bool) -> None:
     led_by_c1(world)
     world.consumer("other", "o1", {"t": 1})
     world.stable("other", 1)
@@ -165,9 +163,7 @@ def test_any_depth_of_znodes_below_an_ask_is_removed_or_a_failure_of_its_group(
 
 
 @pytest.mark.real_zookeeper("processes")
-def test_process_with_lag_and_sticky_has_a_leader_and_reports_it(
-    world: World, processes: ExitStack, tmp_path: Path
-) -> None:
+def test_process_with_lag_and_sticky_reports_its_leader(world: World, processes: ExitStack, tmp_path: Path) -> None:
     world.coordinator()
     world.topic("t", 4)
     with Producer.for_store(world.store, tmp_path / "log", world.brokers) as producer:
@@ -241,9 +237,7 @@ def test_a_rolling_change_of_a_leaders_protocol_switches_once(world: World) -> N
         (STABLE, ""),
     ],
 )
-def test_group_without_members_or_in_a_rebalance_is_reported(
-    zk: str, store: Store, option: str, state: str, message: str
-) -> None:
+def test_empty_or_rebalancing_group_is_reported(zk: str, store: Store, option: str, state: str, message: str) -> None:
     MadeGroup(store, state=state).offsets_at(create_topic(store, Brokers(), "t", 4), {0: 7})
 
     result = run_ok(zk, "groups", "describe", "g", option)

@@ -100,9 +100,7 @@ class Node(Fronts[Hooked]):
     def sends_known_fields(self, consumer: str = "") -> None:
         """Of the commands that were sent, or of those to one consumer: nothing new to the release before."""
         under = PATHS.command_prefix(consumer) if consumer else PATHS.channels
-        made = [
-            json.loads(each.data) for front in self for each in front.written(under, Create) if "/command-" in each.path
-        ]
+        made = [json.loads(op.data) for front in self for op in front.written(under, Create) if "/command-" in op.path]
         assert made and {name for command in made for name in command} <= COMMAND_FIELDS
 
     def adopts_only(self, ask: str) -> None:
@@ -309,9 +307,7 @@ def test_member_of_one_side_only_is_refused_by_a_group_of_the_other_side(mixed: 
 @pytest.mark.parametrize("leader", RELEASES)
 @pytest.mark.parametrize("follower", RELEASES)
 @pytest.mark.parametrize("coordinator", RELEASES)
-def test_asks_and_answers_of_one_release_are_read_by_the_other(
-    mixed: Mixed, coordinator: str, leader: str, follower: str
-) -> None:
+def test_releases_read_each_others_asks_and_answers(mixed: Mixed, coordinator: str, leader: str, follower: str) -> None:
     world, assignors = mixed.world, [Scripted("cooperative-sticky"), Scripted("cooperative-sticky")]
     world.coordinator(wrap=RELEASES[coordinator])
     one = mixed.member("c1", "client", RELEASES[leader], assignors=assignors[:1])

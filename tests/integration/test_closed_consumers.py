@@ -262,9 +262,7 @@ def fails() -> None:
         ),
     ],
 )
-def test_a_callback_that_raises_inside_close_leaves_nothing_open(
-    world: World, error: type[Exception], options: dict[str, object]
-) -> None:
+def test_close_ends_all_if_a_callback_raises(world: World, error: type[Exception], options: dict[str, object]) -> None:
     """Another consumer of its configuration consumes: also where both listen at one port."""
     if "metrics_port" in options:
         with socket.socket() as probe:

@@ -258,9 +258,7 @@ def test_auto_commit_at_a_rebalance_precedes_revocation_and_its_callback(world: 
 
 
 @pytest.mark.parametrize(("is_enabled", "fails"), [(True, False), (True, True), (False, False)])
-def test_auto_commit_commits_the_returned_records_on_a_close_without_a_failure(
-    world: World, start: Polling, is_enabled: bool, fails: bool
-) -> None:
+def test_clean_close_auto_commits_returned_records(world: World, start: Polling, is_enabled: bool, fails: bool) -> None:
     first = start(enable_auto_commit=is_enabled, auto_commit_interval_ms=600_000)
 
     with suppress(OSError), first.consumer:

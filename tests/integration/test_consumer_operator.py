@@ -70,9 +70,7 @@ def a_session(o: OperatingRegion) -> Hooked:
 
 
 @pytest.mark.parametrize("operator_driven", [False, True])
-def test_cut_has_the_processed_records_and_not_those_that_poll_returned(
-    o: OperatingRegion, operator_driven: bool
-) -> None:
+def test_cut_has_processed_records_and_not_those_that_poll_returned(o: OperatingRegion, operator_driven: bool) -> None:
     one = stuck(o, queued=2 * o.log.end - 1, operator_driven=operator_driven)
 
     one.operator.request_checkpoint()
@@ -86,9 +84,7 @@ def test_cut_has_the_processed_records_and_not_those_that_poll_returned(
     o.exact()
 
 
-def test_a_slow_process_with_a_full_queue_has_checkpoints_all_the_same(
-    o: OperatingRegion, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_process_with_a_full_queue_has_checkpoints(o: OperatingRegion, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zk_group.consumer.operator.consumer_operator.PROCESS_FIRST_S", 0.2)
     o.log.end = 100
     one = stuck(o, queued=199)
@@ -101,9 +97,7 @@ def test_a_slow_process_with_a_full_queue_has_checkpoints_all_the_same(
     o.exact()
 
 
-def test_a_clean_stop_beside_a_slow_process_with_a_backlog_has_its_checkpoint(
-    o: OperatingRegion, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_clean_stop_beside_a_backlog_has_its_checkpoint(o: OperatingRegion, caplog: pytest.LogCaptureFixture) -> None:
     one, two = o.member("c1"), o.member("c2", is_stuck=True)
     o.world.stable("g", 2)
     running(o.world)
@@ -189,9 +183,7 @@ def test_process_exception_ends_the_operator_uncheckpointed_and_names_the_record
     o.joins("c2")
 
 
-def test_reset_requested_by_another_thread_during_a_drain_precedes_its_checkpoint(
-    o: OperatingRegion, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reset_asked_in_a_drain_precedes_its_checkpoint(o: OperatingRegion, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the moment when the member sees that all is processed, and its contribution."""
     one = stuck(o)
     before, drained = o.now, one.operator.on_drain
@@ -265,9 +257,7 @@ def test_close_during_a_drain_waits_for_the_current_record_and_loses_nothing(o: 
     o.joins("c2")
 
 
-def test_contribution_whose_reply_is_lost_counts_once_and_a_lost_one_is_repeated(
-    o: OperatingRegion, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_contribution_or_its_reply_lost_counts_once(o: OperatingRegion, caplog: pytest.LogCaptureFixture) -> None:
     session = a_session(o)
     one = o.joins("c1", open_store=lambda: session)
     before = o.now.reset

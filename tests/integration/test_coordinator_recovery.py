@@ -18,8 +18,7 @@ from tests.support.client_side import Hooked, creates
 from tests.support.hand import ManualStage
 from tests.support.proxy import Proxy
 from tests.support.stores import DeafStore, FrontStore, Reads
-from tests.support.strategies import RANGE
-from tests.support.terms import directory_of, with_config, with_store
+from tests.support.terms import RANGE, directory_of, with_config, with_store
 from tests.support.wait import eventually
 from tests.support.world import World, parts
 from zk_group.coordinator.rebalance.handlers import Handlers
@@ -176,7 +175,7 @@ class Candidate:
     def stand(self, store: Store, stopping: Any = None) -> Task:
         elector = Elector(store, "candidate", "host", self.wake)
         self._task = ThreadRuntime().spawn(
-            lambda: self.terms.append(elector.stand(stopping or self.stopping)), "standing"
+            lambda: self.terms.append(elector.stand(stopping or self.stopping)), "stands"
         )
         return self._task
 
@@ -323,9 +322,7 @@ def test_deleted_group_leaves_no_state_in_memory(world: World, rebalancers: Call
     assert rebalancers("stays") == 1
 
 
-def test_removed_group_leaves_nothing_after_any_last_turn(
-    world: World, stage: ManualStage, rebalancers: Callable[[str], int]
-) -> None:
+def test_removed_group_leaves_nothing(world: World, stage: ManualStage, rebalancers: Callable[[str], int]) -> None:
     group, hand, over = "gone", stage.hand(), list[str]()
     term = with_config(with_store(hand.term, DeafStore(hand.store)), group_initial_rebalance_delay_ms=500)
     handlers = Handlers(term, directory_of(term, stage.topics), RANGE, OperatorRequests(term), over.append)

@@ -61,9 +61,7 @@ def test_a_session_outlives_the_death_of_the_leader(ensemble3: Ensemble) -> None
 
         old.kill()
 
-        eventually(
-            lambda: client.set("/kept", b"x"), 15, "a write after the leader's death", ignoring=(KazooException,)
-        )
+        eventually(lambda: client.set("/kept", b"x"), 15, "a write after the leader died", ignoring=(KazooException,))
         assert client.client_id[0] == session
         assert ensemble3.leader().id != old.id
         assert not ensemble3.is_healthy()

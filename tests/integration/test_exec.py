@@ -82,9 +82,7 @@ class Commands:
 
 @pytest.mark.full("examples")
 @pytest.mark.real_zookeeper("processes")
-def test_command_counts_are_exact_when_it_and_its_consumers_are_killed_or_stopped(
-    r: CountingRegion, tmp_path: Path, processes: ExitStack
-) -> None:
+def test_counts_are_exact_after_kills_and_stops(r: CountingRegion, tmp_path: Path, processes: ExitStack) -> None:
     commands = Commands(r, tmp_path, processes)
     r.world.coordinator()
     r.topic(4)
@@ -195,9 +193,7 @@ def says(*lines: dict[str, object]) -> str:
         ("import os; input(); os.kill(os.getpid(), 9)", "the command has ended by SIGKILL"),
     ],
 )
-def test_invalid_answer_or_exit_of_a_command_is_one_clear_error(
-    program: str, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invalid_answer_or_exit_is_one_clear_error(program: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zk_group.consumer.cli.output.MAX_LINE_BYTES", 1000)
     monkeypatch.setattr("zk_group.consumer.cli.output.MAX_STATES_BYTES", 10_000)
     child, processor = a_processor(program)

@@ -138,9 +138,7 @@ def test_lost_state_is_back_after_one_lease(world: World, monkeypatch: pytest.Mo
 # ---- the coordinator's znodes
 
 
-@pytest.mark.parametrize(
-    "data", [None, b"scribble", EpochRecord(2).to_bytes()], ids=["removed", "overwritten", "lowered"]
-)
+@pytest.mark.parametrize("data", [None, b"scribble", EpochRecord(2).to_bytes()], ids=["removed", "scribble", "lowered"])
 def test_epoch_goes_on_above_the_one_in_consumers(world: World, data: bytes | None) -> None:
     group = Group(world, session_timeout_ms=1000)
     world.put(CONSUMERS, EpochRecord(17).to_bytes())

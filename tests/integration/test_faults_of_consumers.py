@@ -203,9 +203,7 @@ def test_leaving_member_writes_its_offsets_and_its_share_moves_at_once(served: W
     served.delivered_once("t", 4, 100)
 
 
-def test_records_fetched_after_a_lease_expired_in_a_sleep_are_not_returned(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_after_a_lease_ended_in_a_sleep_are_not_returned(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """By then another consumer has its partitions and reads the same records."""
     world.coordinator()
     world.topic("t", 1)

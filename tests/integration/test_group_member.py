@@ -145,9 +145,7 @@ def divided(*workers: Worker) -> bool:
 def nowhere_twice(*workers: Worker) -> None:
     """No job ran on two workers at once: spans of work, each ended by a stop, do not overlap between workers."""
     for job in JOBS:
-        spans = sorted(
-            (began, ended, each.name) for each in workers for began, ended, what in each.worked if what == job
-        )
+        spans = sorted((began, ended, one.name) for one in workers for began, ended, what in one.worked if what == job)
         for (_, ended, one), (began, _, other) in pairwise(spans):
             assert one == other or ended <= began, f"{job} ran with {one} and {other} at once"
 
@@ -248,9 +246,7 @@ def test_a_consumer_cannot_join_a_group_of_another_protocol_type(world: World, w
         ("named-jobs", {"metrics_port": 9100}, "a GroupMember has no metrics_port: leave it out"),
     ],
 )
-def test_what_a_group_member_cannot_serve_is_refused_in_words(
-    protocol_type: str, options: dict[str, Any], words: str
-) -> None:
+def test_what_members_cannot_serve_is_refused_in_words(protocol_type: str, options: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         GroupMember("localhost:1", "jobs", protocol_type, {"even": b""}, divide, **options)
 

@@ -20,8 +20,7 @@ from tests.support.clients import connected
 from tests.support.hand import Hand, ManualStage
 from tests.support.listening import listeners_of
 from tests.support.stores import FrontStore, Reads
-from tests.support.strategies import RANGE
-from tests.support.terms import a_term, directory_of, with_config, with_store
+from tests.support.terms import RANGE, a_term, directory_of, with_config, with_store
 from tests.support.wait import eventually
 from tests.support.world import World
 from zk_group.coordinator.admin import control
@@ -361,9 +360,7 @@ def test_three_thousand_new_empty_groups_delay_no_member_of_another_group(world:
     waiting = names[1000:-1]
     assert world.data(GroupPaths(waiting[0]).state) is None
     committed(world, [Delete(path) for name in waiting for path in (GroupPaths(name).ids, f"{GROUPS}/{name}")])
-    eventually(
-        lambda: world.store.get(GroupPaths(names[-1]).state) is not None, 60, "they have their turns all the same"
-    )
+    eventually(lambda: world.store.get(GroupPaths(names[-1]).state) is not None, 60, "they have their turns even so")
 
 
 @pytest.mark.real_zookeeper("the time that ZooKeeper's answers take is part of it")

@@ -174,9 +174,7 @@ def test_hole_5_commands_of_a_dead_coordinator_are_withdrawn_and_never_applied(s
         pytest.param({"incarnation": "earlier"}, id="for an earlier life"),
     ],
 )
-def test_hole_5_a_command_that_is_not_meant_for_now_is_removed_unapplied(
-    world: World, stage: ManualStage, older: dict[str, object]
-) -> None:
+def test_hole_5_older_command_is_removed_unapplied(world: World, stage: ManualStage, older: dict[str, object]) -> None:
     stage.hand("first").close()
     hand = stage.hand("second")
     one, _ = stage.stable_pair(hand)
@@ -213,9 +211,7 @@ def test_hole_6_start_waits_for_the_stop_of_the_partitions_owner(stage: ManualSt
 # ---- 7
 
 
-def test_hole_7_a_consumer_that_never_acknowledges_holds_up_its_own_partitions_only(
-    stage: ManualStage, world: World
-) -> None:
+def test_hole_7_consumer_that_never_acknowledges_holds_up_its_partitions_only(stage: ManualStage, world: World) -> None:
     hand = stage.hand()
     stuck, two = stage.stable_pair(hand, max_poll_interval_ms=1000, lease_ms=40_000)
     stage.puppet("g", "c3", {"unknown": 1})
@@ -232,9 +228,7 @@ def test_hole_7_a_consumer_that_never_acknowledges_holds_up_its_own_partitions_o
     assert stuck.running == parts("t", 0, 1)
 
 
-def test_hole_7_partitions_of_an_evicted_consumer_wait_for_its_lease_over_failover(
-    stage: ManualStage, world: World
-) -> None:
+def test_hole_7_partitions_of_an_evicted_one_wait_for_its_lease_over_failover(stage: ManualStage, world: World) -> None:
     first = stage.hand("first")
     stuck, two = stage.stable_pair(first, max_poll_interval_ms=400, lease_ms=1500)
     stuck.move(TopicPartition("t", 0), 42)
@@ -304,9 +298,7 @@ def test_hole_9_new_partitions_are_seen_in_the_data_of_the_topic(world: World) -
     eventually(lambda: consumer.held == parts("t", 0, 1, 2), 5, "the new partitions are held")
 
 
-def test_hole_9_deleted_topic_is_released_and_a_recreated_one_is_another_topic(
-    world: World, stage: ManualStage
-) -> None:
+def test_hole_9_deleted_topic_is_released_and_a_recreated_one_is_another(world: World, stage: ManualStage) -> None:
     hand = stage.hand()
     one, two = stage.stable_pair(hand)
     one.move(TopicPartition("t", 0), 7)
@@ -373,9 +365,7 @@ def test_hole_11_command_removed_by_another_client_is_not_taken_for_applied(stag
     assert one.options() == ["stop-fetcher"], "the command is sent again"
 
 
-def test_hole_11_a_command_that_the_consumer_discarded_is_not_taken_for_applied(
-    stage: ManualStage, world: World
-) -> None:
+def test_hole_11_command_that_the_consumer_discarded_is_not_taken_for_applied(stage: ManualStage, world: World) -> None:
     hand = stage.hand()
     stage.topic("t", 2)
     puppet = stage.puppet("g", "c1", {"t": 1})
@@ -417,9 +407,7 @@ def test_hole_12_channels_of_the_dead_are_collected(world: World) -> None:
     eventually(lambda: stays.held == parts("t", 0, 1), 5, "the other consumer continues")
 
 
-def test_hole_12_owners_of_an_ended_incarnation_are_removed_before_its_session_ends(
-    stage: ManualStage, world: World
-) -> None:
+def test_hole_12_owners_of_an_ended_incarnation_go_before_its_session_ends(stage: ManualStage, world: World) -> None:
     hand = stage.hand()
     one, two = stage.stable_pair(hand)
     world.remove(PATHS.id("c1"))

@@ -50,9 +50,7 @@ READS: Final[dict[str, Attempt]] = {
 WRITES: Final[dict[str, Attempt]] = {
     "set": lambda client, path: client.set(path, b"intruder"),
     "create below": lambda client, path: client.create(f"{path.rstrip('/')}/intruder", b""),
-    "create ephemeral below": lambda client, path: client.create(
-        f"{path.rstrip('/')}/x-", ephemeral=True, sequence=True
-    ),
+    "make ephemeral below": lambda client, path: client.create(f"{path.rstrip('/')}/x-", ephemeral=True, sequence=True),
     "delete": lambda client, path: client.delete(path),
     "set ACL": lambda client, path: client.set_acls(path, OPEN),
 }

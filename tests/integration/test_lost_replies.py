@@ -56,9 +56,7 @@ class Lossy(NamedTuple):
         world, log = self.world, self.log
         state = world.stable("g", len(consumers))
         assert state.generation == generation, "a lost reply is no reason for another rebalance"
-        eventually(
-            lambda: sorted(p for c in consumers for p in c.held) == sorted(ALL), 5, "each partition has one holder"
-        )
+        eventually(lambda: sorted(p for c in consumers for p in c.held) == sorted(ALL), 5, "each has one holder")
         log.end += 50
         wanted = {(part, offset) for part in ALL for offset in range(log.end)}
         eventually(

@@ -122,9 +122,7 @@ def test_member_that_carries_out_no_command_is_evicted_by_the_clock(
 
 
 @pytest.mark.parametrize("limit_ms", [3000, 15000])
-def test_unacknowledged_start_evicts_within_a_second_of_the_limit(
-    served: World, lying: MakeLiar, limit_ms: int
-) -> None:
+def test_unacknowledged_start_evicts_within_a_second_of_limit(served: World, lying: MakeLiar, limit_ms: int) -> None:
     runtime = ThreadRuntime()
     bad = lying(max_poll_interval_ms=limit_ms)
     eventually(bad.commands, 5, "a start is sent")
@@ -139,9 +137,7 @@ def test_unacknowledged_start_evicts_within_a_second_of_the_limit(
 # ---- what it says of its lease
 
 
-def test_member_with_a_longer_lease_than_any_session_is_refused_and_nothing_waits(
-    served: World, lying: MakeLiar
-) -> None:
+def test_member_with_longer_lease_than_any_session_is_refused_and_nothing_waits(served: World, lying: MakeLiar) -> None:
     bad = lying(lease_ms=86_400_000)
 
     has_all(honest(served))
@@ -181,9 +177,7 @@ def test_longer_sessions_are_admitted_where_the_nodes_know_of_them(world: World,
     assert not bad.is_evicted
 
 
-def test_generation_goes_on_after_many_evictions_and_a_lost_state(
-    world: World, stage: ManualStage, lying: MakeLiar
-) -> None:
+def test_generation_goes_on_after_evictions_and_a_lost_state(world: World, stage: ManualStage, lying: MakeLiar) -> None:
     hand = stage.hand()
     topic = "t" * 200
     stage.topic(topic, 40)

@@ -50,9 +50,7 @@ def test_query(bench: QueryBench, title: str, request: pytest.FixtureRequest, ca
         (7, "began", [], {"unnamed": 3}),
     ],
 )
-def test_unnamed_query_counts_after_its_session(
-    version: int, name: str, ephemeral: list[str], lost: dict[str, int]
-) -> None:
+def test_unnamed_query_outlives_session(version: int, name: str, ephemeral: list[str], lost: dict[str, int]) -> None:
     runs = frozenset({("unnamed", 1, "a"), ("known", 2, "b"), ("began", 3, "d")})
     seen = SeenQueries(5, runs, {"unnamed": 3, "began": 0})
 

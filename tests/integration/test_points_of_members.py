@@ -144,9 +144,7 @@ OF_STATIC_MEMBERS = OF_ANY | {
     ],
 )
 @at_points(over=10, answers=False)
-def test_change_beside_a_member_costs_no_record(
-    zk: str, point: Point, change: str, assignment: str, is_static: bool
-) -> None:
+def test_change_costs_a_member_no_record(zk: str, point: Point, change: str, assignment: str, is_static: bool) -> None:
     with a_world(zk) as world:
         scene = Scene(world, point, assignment, is_static)
         world.topic("t", 4)

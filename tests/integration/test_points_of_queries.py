@@ -12,7 +12,6 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.support.clock import Ahead
 from tests.support.cuts import HandMadeRegion
 from tests.support.points import (
     Point,
@@ -25,7 +24,7 @@ from tests.support.points import (
 )
 from tests.support.ran_query import Ran
 from tests.support.sealed import SealedGroup, a_collector
-from tests.support.wait import within
+from tests.support.wait import Ahead, within
 from tests.support.world import World, a_world
 from zk_group.consumer.errors import SegmentError
 from zk_group.consumer.streaming.source.options import SourceConfig

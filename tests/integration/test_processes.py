@@ -30,9 +30,7 @@ PATHS = GroupPaths("g")
 
 
 @pytest.mark.real_zookeeper("processes")
-def test_status_shows_the_nodes_on_standby_as_long_as_they_run(
-    world: World, processes: ExitStack, tmp_path: Path
-) -> None:
+def test_status_shows_nodes_on_standby_as_long_as_they_run(world: World, processes: ExitStack, tmp_path: Path) -> None:
     nodes = {name: processes.enter_context(node_process(tmp_path, world.zk, name)) for name in ("a", "b", "c")}
     first = world.elected_node(1)
 
@@ -124,9 +122,7 @@ def test_consumers_that_are_terminated_killed_paused_and_fenced_lose_nothing(
 
 
 @pytest.mark.real_zookeeper("processes")
-def test_a_consumer_ends_by_itself_after_so_many_records_or_so_long_without_one(
-    world: World, processes: ExitStack, tmp_path: Path
-) -> None:
+def test_consumer_ends_after_records_or_so_long_without_one(world: World, processes: ExitStack, tmp_path: Path) -> None:
     processes.enter_context(node_process(tmp_path, world.zk, "a"))
     world.elected_node(1)
     topic = world.topic("t", 2)

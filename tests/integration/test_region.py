@@ -47,9 +47,7 @@ def test_secured_group_is_bound_only_to_a_region_that_an_operator_permits(
 
     r.member("c1")
 
-    eventually(
-        lambda: "may not be bound to consistent region r" in (world.state("g").reason or ""), 10, "it is refused"
-    )
+    eventually(lambda: "not be bound to consistent region r" in (world.state("g").reason or ""), 10, "it is refused")
     assert world.store.get(PATHS.root) is None
     world.put(GroupPaths("g").acl, replace(closed, regions=("r",)).to_bytes())
     assert r.settles().groups == ("g",)

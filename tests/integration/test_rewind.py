@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.clock import Ahead
 from tests.support.cuts import HandMadeRegion
 from tests.support.ran_query import Ran
 from tests.support.sealed import SealedGroup
+from tests.support.wait import Ahead
 from tests.support.world import a_world
 from zk_group.consumer.errors import SegmentError
 from zk_group.consumer.streaming.source.query_znode import QueryRewound, QueryTakenOver

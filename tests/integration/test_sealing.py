@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.clock import Ahead
 from tests.support.proxy import Proxy
 from tests.support.sealed import SealedGroup
 from tests.support.slots import PATHS, SESSION_MS, Later, SlotBench, slots
-from tests.support.wait import eventually, within
+from tests.support.wait import Ahead, eventually, within
 from tests.support.world import World
 from zk_group.consumer.config import Subscription
 from zk_group.consumer.sealing.segment_check import sweep

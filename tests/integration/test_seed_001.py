@@ -556,9 +556,7 @@ def test_bounds_metadata_of_exactly_64_kb_is_taken(served: World) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(65_537,), (70_000,), (40_000, 40_000), (300_000,), (900_000,)])
-def test_bounds_metadata_over_64_kb_is_refused_with_its_size_and_others_continue(
-    served: World, sizes: tuple[int, ...]
-) -> None:
+def test_bounds_metadata_over_64_kb_is_refused_with_size_others_continue(served: World, sizes: tuple[int, ...]) -> None:
     one = sized(served, "c1", *(1000 for _ in sizes))
     holds(one, parts("t", *range(4)))
     generation = served.stable("g", 1).generation
@@ -582,9 +580,7 @@ def test_bounds_a_member_state_of_exactly_64_kb_is_taken(served: World) -> None:
 
 
 @pytest.mark.parametrize("size", [65_537, 70_000, 200_000, 900_000, 2_000_000])
-def test_bounds_a_member_state_over_64_kb_fails_with_its_size_before_anything_stops(
-    joined: HandStage, size: int
-) -> None:
+def test_bounds_member_state_over_64_kb_fails_with_its_size_before_anything_stops(joined: HandStage, size: int) -> None:
     joined.assignors["c1"].answer = states(size)
     joined.asked("c1")
 

@@ -160,9 +160,7 @@ def test_coordinator_failure_2_refused_takeover_still_sends_the_same_ask_again(j
     ends_well(joined, made)
 
 
-def test_coordinator_failure_2_joining_member_aborts_nothing_and_is_in_the_next_ask(
-    joined: HandStage, made: str
-) -> None:
+def test_coordinator_failure_2_joining_member_aborts_nothing_and_is_in_next_ask(joined: HandStage, made: str) -> None:
     joined.member("c4")
     joined.coordinator()
 
@@ -513,9 +511,7 @@ def test_without_persistence_lost_state_is_rebuilt_by_another_ask(pair: HandStag
 @pytest.mark.usefixtures("short_leases")
 @pytest.mark.parametrize("is_answered", [False, True], ids=["ask out", "answered"])
 @protocols
-def test_without_persistence_state_lost_during_an_ask_ends_with_one_owner_each(
-    joined: HandStage, is_answered: bool
-) -> None:
+def test_without_persistence_state_lost_in_an_ask_has_one_owner_each(joined: HandStage, is_answered: bool) -> None:
     joined.asked("c1")
     if is_answered:
         joined.members[0].obey()
@@ -773,9 +769,7 @@ WRONG: dict[str, tuple[Callable[[Given], Any], str]] = {
 
 
 @pytest.mark.parametrize(("answer", "said"), WRONG.values(), ids=WRONG.keys())
-def test_assignment_failure_notifies_members_once_stops_none_and_asks_the_next(
-    world: World, answer: Callable[[Given], Any], said: str
-) -> None:
+def test_failed_assignment_stops_none_asks_the_next(world: World, answer: Callable[[Given], Any], said: str) -> None:
     fronts = Fronts(Hooked)
     some = three(world, assignment_timeout_ms=5000, wrap=fronts)
     some.assignors[0].answer = answer
@@ -878,9 +872,7 @@ def test_assignment_failure_of_every_leader_asks_the_first_again_after_a_backoff
 def reported(group: EventGroup) -> GroupEvents:
     """The processes' events, without those of a failed assignment."""
     lines = {name: group.process(name).lines() for name in ("c1", "c2", "c3")}
-    return replayed(
-        {name: [line for line in some if '"assignment_failed"' not in line] for name, some in lines.items()}
-    )
+    return replayed({name: [one for one in some if '"assignment_failed"' not in one] for name, some in lines.items()})
 
 
 @processes

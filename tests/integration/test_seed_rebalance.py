@@ -115,9 +115,7 @@ def test_d_3_1_no_ownership_registered_a_rebalance_is_necessary(stage: ManualSta
     assert puppet.options() == ["start-fetcher"]
 
 
-def test_d_3_2_a_partition_without_an_owner_a_rebalance_is_necessary(
-    stage: ManualStage, hand: Hand, world: World
-) -> None:
+def test_d_3_2_partition_without_owner_a_rebalance_is_necessary(stage: ManualStage, hand: Hand, world: World) -> None:
     one, two = stage.stable_pair(hand)
     before = world.state("g").generation
     world.remove(GroupPaths("g").owner("t", 3))
@@ -128,9 +126,7 @@ def test_d_3_2_a_partition_without_an_owner_a_rebalance_is_necessary(
     assert set(world.owners("g")) == parts("t", 0, 1, 2, 3)
 
 
-def test_d_3_3_an_owned_partition_that_exists_no_longer_a_rebalance_is_necessary(
-    stage: ManualStage, hand: Hand, world: World
-) -> None:
+def test_d_3_3_owned_partition_is_gone_a_rebalance_is_necessary(stage: ManualStage, hand: Hand, world: World) -> None:
     one, two = stage.stable_pair(hand)
     before = world.state("g").generation
     stage.topics.clear()
@@ -141,9 +137,7 @@ def test_d_3_3_an_owned_partition_that_exists_no_longer_a_rebalance_is_necessary
     assert (world.owners("g"), one.running, two.running) == ({}, frozenset(), frozenset())
 
 
-def test_d_3_4_an_ownership_that_differs_from_the_new_one_a_rebalance_is_necessary(
-    stage: ManualStage, hand: Hand, world: World
-) -> None:
+def test_d_3_4_an_ownership_is_another_a_rebalance_is_necessary(stage: ManualStage, hand: Hand, world: World) -> None:
     one, two = stage.stable_pair(hand)
     before = world.state("g").generation
     three = stage.puppet("g", "c3", {"t": 2})
@@ -154,9 +148,7 @@ def test_d_3_4_an_ownership_that_differs_from_the_new_one_a_rebalance_is_necessa
     assert (one.running, two.running, three.running) == (parts("t", 0), parts("t", 1), parts("t", 2, 3))
 
 
-def test_d_3_5_otherwise_no_rebalance_is_necessary_and_nothing_is_written(
-    stage: ManualStage, hand: Hand, world: World
-) -> None:
+def test_d_3_5_otherwise_no_rebalance_is_necessary_or_written(stage: ManualStage, hand: Hand, world: World) -> None:
     stage.stable_pair(hand)
     paths = GroupPaths("g")
     watched = [paths.state, paths.history, paths.channel("c1"), paths.channel("c2"), paths.owners]
@@ -217,9 +209,7 @@ def test_d_4_3_the_group_is_not_stable_until_every_consumer_has_started(stage: M
     assert hand.acknowledged != [], "the watch on the channels asks for the turn"
 
 
-def test_d_5_timed_out_member_is_evicted_and_the_rest_of_the_group_continues(
-    stage: ManualStage, hand: Hand, world: World
-) -> None:
+def test_d_5_timed_out_member_is_evicted_and_the_rest_continues(stage: ManualStage, hand: Hand, world: World) -> None:
     stage.topic("t", 4)
     one = stage.puppet("g", "c1", {"t": 1})
     silent = stage.puppet("g", "c2", {"t": 1}, max_poll_interval_ms=300)
@@ -245,9 +235,7 @@ def test_d_5_timed_out_member_is_evicted_and_the_rest_of_the_group_continues(
     assert one.running == parts("t", 0, 1, 2, 3)
 
 
-def test_d_5_otherwise_the_rebalance_has_succeeded_and_is_written_down(
-    stage: ManualStage, hand: Hand, world: World
-) -> None:
+def test_d_5_otherwise_the_rebalance_has_succeeded_and_is_written(stage: ManualStage, hand: Hand, world: World) -> None:
     stage.stable_pair(hand)
 
     (record,) = world.history("g")

@@ -71,9 +71,7 @@ def test_a_startup_1_reads_all_topics_and_begins_with_no_interest_in_any(world: 
     assert listening.directory.consumer_groups_per_topic == {}
 
 
-def test_a_startup_2_1_adds_each_group_to_the_topics_that_it_is_interested_in(
-    world: World, stage: ManualStage, listening: Listening
-) -> None:
+def test_a_startup_2_1_adds_each_group_to_its_topics(world: World, stage: ManualStage, listening: Listening) -> None:
     world.topic("a", 1)
     stage.puppet("g", "c1", {"a": 1})
     stage.puppet("g", "c2", {"b": 2})
@@ -85,9 +83,7 @@ def test_a_startup_2_1_adds_each_group_to_the_topics_that_it_is_interested_in(
     assert listening.directory.consumer_groups_per_topic == {"a": {"g"}, "b": {"g", "h"}}
 
 
-def test_a_startup_2_2_notes_the_groups_with_wildcard_topics(
-    world: World, stage: ManualStage, listening: Listening
-) -> None:
+def test_a_startup_2_2_notes_the_groups_with_wildcards(world: World, stage: ManualStage, listening: Listening) -> None:
     stage.puppet("g", "c1", {"a": 1})
     stage.puppet("w", "c1", {"a.*": 1}, WHITE_LIST)
 
@@ -98,9 +94,7 @@ def test_a_startup_2_2_notes_the_groups_with_wildcard_topics(
     assert listening.directory.groups_of("ab") == {"w"}
 
 
-def test_a_startup_2_3_requests_a_turn_of_every_group_in_any_state(
-    world: World, stage: ManualStage, listening: Listening
-) -> None:
+def test_a_startup_2_3_requests_a_turn_of_every_group(world: World, stage: ManualStage, listening: Listening) -> None:
     stage.topic("t", 1)
     hand = stage.hand()
     hand.settle("stable", stage.puppet("stable", "c1", {"t": 1}))
@@ -121,9 +115,7 @@ def test_a_startup_3_1_listens_for_topics(world: World, stage: ManualStage, list
     listening.wait_for("g", "topic later appeared")
 
 
-def test_a_startup_3_2_listens_for_the_partitions_of_each_topic(
-    world: World, stage: ManualStage, listening: Listening
-) -> None:
+def test_a_startup_3_2_listens_for_partitions_of_each(world: World, stage: ManualStage, listening: Listening) -> None:
     for name in ("a", "b"):
         world.topic(name, 1)
         stage.puppet(f"group-of-{name}", "c1", {name: 1})
@@ -370,9 +362,7 @@ def test_topic_change_1_gets_the_newly_added_topic(world: World, listening: List
     assert listening.directory.topics["added"].partitions == (0, 1, 2)
 
 
-def test_topic_change_2_1_listens_for_the_partitions_of_the_new_topic(
-    world: World, stage: ManualStage, listening: Listening
-) -> None:
+def test_topic_change_2_1_listens_for_its_partitions(world: World, stage: ManualStage, listening: Listening) -> None:
     stage.puppet("g", "c1", {"added": 1})
     listening.start()
     world.topic("added", 1)
@@ -383,9 +373,7 @@ def test_topic_change_2_1_listens_for_the_partitions_of_the_new_topic(
     listening.wait_for("g", "topic added has 4 partitions")
 
 
-def test_topic_change_2_2_asks_for_a_turn_of_each_interested_group_and_no_other(
-    world: World, stage: ManualStage, listening: Listening
-) -> None:
+def test_topic_change_2_2_turns_of_interested_groups(world: World, stage: ManualStage, listening: Listening) -> None:
     stage.puppet("static", "c1", {"added": 1})
     stage.puppet("white", "c1", {"add.*": 1}, WHITE_LIST)
     stage.puppet("black", "c1", {"old": 1}, BLACK_LIST)
@@ -405,9 +393,7 @@ def test_topic_change_2_2_asks_for_a_turn_of_each_interested_group_and_no_other(
 # ---- TopicPartitionChangeListener.handleChildChange
 
 
-def test_topic_partition_change_requests_a_turn_of_each_interested_group_only(
-    world: World, stage: ManualStage, listening: Listening
-) -> None:
+def test_partition_change_turns_of_interested_groups(world: World, stage: ManualStage, listening: Listening) -> None:
     stage.puppet("static", "c1", {"old": 1})
     stage.puppet("white", "c1", {"o.*": 1}, WHITE_LIST)
     stage.puppet("other", "c1", {"new": 1})

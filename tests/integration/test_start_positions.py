@@ -58,9 +58,7 @@ def note(world: World, topic: str = "t") -> BegunRecord:
 @pytest.mark.parametrize(
     ("position", "start"), [("end", 100), ("2026-11-21T10:00:00Z", 100), ("1970-01-01T00:00:40Z", 40), ("40000", 40)]
 )
-def test_successor_of_an_owner_that_died_uncommitted_starts_at_the_same_position(
-    world: World, polled: Polling, position: str, start: int
-) -> None:
+def test_successor_of_dead_owner_starts_where_it_did(world: World, polled: Polling, position: str, start: int) -> None:
     world.topic("t", 2)
     log = TimedLog(end=100)
     first = polled("c1", log, start_position=position)

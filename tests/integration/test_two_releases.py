@@ -66,9 +66,7 @@ def all_came(consumers: list[PollingConsumer], end: int) -> None:
 
 @pytest.mark.parametrize("node", RELEASES)
 @pytest.mark.parametrize("members", [("this", "this"), ("next", "next"), ("this", "next")], ids="-".join)
-def test_group_starts_rebalances_and_continues_with_any_mix_of_releases(
-    world: World, node: str, members: tuple[str, str]
-) -> None:
+def test_group_starts_and_rebalances_in_any_mix_of_releases(world: World, node: str, members: tuple[str, str]) -> None:
     world.coordinator(wrap=RELEASES[node])
     log = MemoryLog(300)
     one = world.consumer("g", "c1", {"t": 1}, log=log, opener=fronted(world, members[0]))
@@ -184,9 +182,7 @@ def test_an_eviction_that_one_release_made_is_waited_for_by_the_other(
     assert other.running | three.running == EVERYTHING
 
 
-def test_a_group_in_a_state_that_only_the_next_release_knows_is_not_taken_for_lost(
-    stage: ManualStage, world: World
-) -> None:
+def test_group_in_a_state_that_the_next_release_knows_is_not_taken_for_lost(stage: ManualStage, world: World) -> None:
     later = stage.hand("later", wrap=NextRelease)
     one, two = stage.stable_pair(later)
     later.close()
@@ -270,9 +266,7 @@ def test_segments_of_one_release_are_read_by_queries_of_the_other_and_collected(
 
 @in_both_directions
 @pytest.mark.parametrize("node", RELEASES)
-def test_where_a_group_began_under_one_release_it_begins_under_the_other(
-    world: World, node: str, first: str, second: str
-) -> None:
+def test_group_begins_where_the_other_release_began_it(world: World, node: str, first: str, second: str) -> None:
     world.coordinator(wrap=RELEASES[node])
     log = TimedLog(end=300)
     one = world.consumer("g", "c1", {"t": 1}, log=log, opener=fronted(world, first), start_position="end")

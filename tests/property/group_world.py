@@ -13,8 +13,8 @@ from functools import lru_cache
 from typing import Any
 
 from tests.property.tree import MemoryTree, MemoryTreeStore
+from tests.support.hand import Revoked
 from tests.support.memlog import from_the_beginning
-from tests.support.revoked import Revoked
 from tests.support.terms import a_term
 from tests.unit.manual import ManualRuntime
 from zk_group.consumer.config import ConsumerConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.property.effort import Draw
-from tests.support.strategies import only
+from tests.support.terms import only
 from tests.support.turns import with_facts
 from zk_group.coordinator.assignors import Assignor, RangeAssignor
 from zk_group.coordinator.assignors.sticky import CooperativeStickyAssignor, StickyAssignor

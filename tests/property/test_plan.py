@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from tests.property.effort import Draw, tried
 from tests.property.snapshots import GENERATION, turn
-from tests.support.strategies import only
+from tests.support.terms import only
 from tests.support.turns import with_facts
 from zk_group.coordinator.assignors import Assignor
 from zk_group.coordinator.planning.invariants import broken_invariants

@@ -137,9 +137,7 @@ Answer = dict[str, Assignment]
 
 def _twice(found: Answer, random: Random) -> Answer:
     """A partition is given to two."""
-    every = sorted(
-        (name, thread, part) for name, one in found.items() for thread, ps in one.threads.items() for part in ps
-    )
+    every = sorted((name, thread, p) for name, one in found.items() for thread, ps in one.threads.items() for p in ps)
     if len(found) < 2 or not every:
         return _no_thread(found, random)
     name, _, part = random.choice(every)

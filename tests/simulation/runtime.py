@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, TypeVar
 
 from tests.simulation.scheduler import LONGEST_FOR_A_LOCK_S, Scheduler, SimulatedProcess, SimulationFailure, Thread
@@ -136,9 +135,7 @@ class SimLock(AbstractContextManager[bool]):
         self._take(1)
         return True
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self._give(1)
 
     def _take(self, depth: int) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tests.simulation.actors import ApplicationActor
-from tests.simulation.links import LinkRequest
 from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.watching import (
     SOON_S,
@@ -85,9 +84,6 @@ def seat_made_again(world: World) -> None:
     seat = GroupPaths(config.group).seat(config.consumer)
     due = world.scheduler.now + 0.98 * session_s
 
-    def is_due(request: LinkRequest) -> bool:
-        return seat in paths_of(request) and world.scheduler.now >= due
-
     def looks(process: SimulatedProcess) -> None:
         node = world.node_at(seat)
         if not world.is_calm and not process.is_paused and node is not None and node.stat.version == 0:
@@ -109,7 +105,7 @@ def seat_made_again(world: World) -> None:
 
     world.note("leave", process=life.process.life)
     life.actor.stop()
-    world.once_read(is_due, looks)
+    world.once_read(lambda request: seat in paths_of(request) and world.scheduler.now >= due, looks)
 
 
 def old_command_by_hand(world: World) -> None:
@@ -267,9 +263,7 @@ def _offsets(commit: Commit, channel: str) -> dict[str, int]:
     if [(op["op"], op["path"]) for op in written] != [("set", channel)]:
         return {}
     running = json.loads(written[0]["data"])["running"]
-    return {
-        f"{topic}-{number}": offset for topic, parts in running.items() for number, offset in parts.items() if offset
-    }
+    return {f"{topic}-{number}": offset for topic, some in running.items() for number, offset in some.items() if offset}
 
 
 # ---- queries

@@ -165,9 +165,7 @@ class Thread:
         state = "over" if self.is_over else f"waits for {self.waits_for} since {self.since:.6f}"
         frame = self.greenlet.gr_frame
         stack = traceback.extract_stack(frame) if frame is not None else []
-        lines = [
-            f"      {entry.filename}:{entry.lineno} {entry.name}" for entry in stack if not _is_ours(entry.filename)
-        ]
+        lines = [f"      {each.filename}:{each.lineno} {each.name}" for each in stack if not _is_ours(each.filename)]
         return "\n".join([f"    {self.process.life} {self.name}: {state}", *lines[-8:]])
 
 

@@ -89,9 +89,7 @@ def test_world_without_a_runnable_process_is_a_deadlock(machine: Machine) -> Non
         machine.scheduler.run(10)
 
 
-def test_threads_that_keep_each_other_busy_while_no_time_passes_are_a_livelock(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_that_stay_busy_in_no_time_are_a_livelock(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduling, "MOST_SWITCHES_AN_INSTANT", 100)
 
     def spins() -> None:

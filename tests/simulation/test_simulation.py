@@ -73,9 +73,7 @@ def test_a_seed_gives_the_same_history_byte_for_byte_in_every_process(seed: int,
 @pytest.mark.rotates
 @pytest.mark.parametrize("first", [0, DIGESTED])
 @pytest.mark.parametrize("profile", sorted(PROFILES.keys() - {"scale"}))
-def test_a_change_without_effect_leaves_every_history_as_it_was(
-    profile: str, first: int, request: pytest.FixtureRequest
-) -> None:
+def test_change_without_effect_leaves_every_history(profile: str, first: int, request: pytest.FixtureRequest) -> None:
     """`pytest ... -k leaves_every_history --rewrite` after a change that is to have one: say so in its commit."""
     known = json.loads(DIGESTS.read_text())
     name = f"{profile} {first} to {first + DIGESTED - 1}"
@@ -112,9 +110,7 @@ def drawn_by(profile: Profile) -> set[str]:
 def took_effect(kind: str) -> bool:
     """Whether a fault that no seed of the mixture has drawn in time does in other runs of the profiles that draw it."""
     known = json.loads(FIRED.read_text()).get(kind)
-    kinds = {
-        name: drawn_by(each) | {k for scene in each.scenes for k in scene.kinds} for name, each in PROFILES.items()
-    }
+    kinds = {name: drawn_by(one) | {k for scene in one.scenes for k in scene.kinds} for name, one in PROFILES.items()}
     profiles = [name for name, some in kinds.items() if kind in some]
     runs = [known] if known else []
     runs += [(name, seed) for seed in range(RARE_SEEDS) for name in profiles]
@@ -177,9 +173,7 @@ def test_an_invariant_is_decided_where_it_judged_something() -> None:
     [("one", True, 100, 2, "S9"), ("led", False, 40, 9, "L5 in led")],
     ids=["over all profiles", "in a profile that is for it"],
 )
-def test_runs_in_which_an_invariant_is_hardly_ever_decided_are_no_pass(
-    profile: str, is_stock: bool, runs: int, decided: int, lacking: str
-) -> None:
+def test_undecided_invariants_are_no_pass(profile: str, is_stock: bool, runs: int, decided: int, lacking: str) -> None:
     decisions, name = Decisions(), lacking.partition(" ")[0]
     every = dict.fromkeys(("S1", *PURPOSES.get(profile, ()), name))
     for number in range(runs - 1):

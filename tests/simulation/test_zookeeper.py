@@ -431,9 +431,7 @@ def test_a_connection_that_is_so_slow_that_pings_are_late_breaks(world: Alone) -
 
 
 @pytest.mark.parametrize(("cut_s", "is_heard"), [(1.5, False), (2.1, True)])
-def test_a_commit_whose_slow_answer_is_cut_off_has_happened_and_is_unknown(
-    world: Alone, cut_s: float, is_heard: bool
-) -> None:
+def test_commit_whose_slow_answer_is_cut_happened_and_is_unknown(world: Alone, cut_s: float, is_heard: bool) -> None:
     store = world.open()
     store.slow_next_commit(reply_s=2.0, cut_s=cut_s)
     began = world.now

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from tests.support.kafka import USERS, Kafka
 from tests.support.query_runs import AVAILABLE_NOW, Offsets, Runs, Stage, span, summary, tells
-from tests.support.spark_processes import slots
+from tests.support.spark import slots
 from tests.support.wait import FAR_OFF_MS, eventually
 from tests.support.world import World, a_world
 from zk_group.consumer.streaming.fetchers.pool import FetcherPool

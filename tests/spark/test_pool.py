@@ -18,8 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.object_store import object_store
 from tests.support.proxy import Proxy
-from tests.support.spark import SESSION_MS, ContinuousRecords, Delivered, pool, produce, query, read
-from tests.support.spark_processes import executors, slots
+from tests.support.spark import SESSION_MS, ContinuousRecords, Delivered, executors, pool, produce, query, read, slots
 from tests.support.wait import eventually
 from tests.support.world import World
 from zk_group.consumer.sealing.segment_files import SegmentFolder
@@ -196,9 +195,7 @@ def test_failed_slot_is_retried_and_its_status_has_a_reason(spark: SparkSession,
         ("segments_dir", r"UsageError: segments_dir .*/file/segments cannot be written on .*: Not a directory"),
     ],
 )
-def test_slot_without_its_folders_is_failing_and_says_why(
-    spark: SparkSession, world: World, tmp_path: Path, place: str, reason: str
-) -> None:
+def test_slot_without_folders_fails(spark: SparkSession, world: World, tmp_path: Path, place: str, reason: str) -> None:
     world.topic("t", 1)
     world.coordinator()
     (tmp_path / "file").touch()
@@ -237,9 +234,7 @@ def test_status_of_slots_names_what_each_waits_for(spark: SparkSession, world: W
         assert {s.reason for s in fetchers.status()} == {"topic typo: no such topic (yet)"}
 
         world.topic("typo", 1)
-        eventually(
-            lambda: any(s.state == "fetching" and s.reason is None for s in fetchers.status()), 30, "all is well"
-        )
+        eventually(lambda: any(s.state == "fetching" and s.reason is None for s in fetchers.status()), 30, "it is so")
     assert {s.state for s in fetchers.status()} == {"ended"}
 
 

@@ -12,8 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.region import checkpoint, contributions, running
-from tests.support.spark import Delivered, pool, produce, query, read
-from tests.support.spark_processes import executors, slots
+from tests.support.spark import Delivered, executors, pool, produce, query, read, slots
 from tests.support.wait import eventually
 from tests.support.world import SESSION_MS, World
 from zk_group.consumer.spark import register

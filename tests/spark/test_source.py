@@ -185,9 +185,7 @@ def test_query_back_after_collection_fails_with_a_remedy(spark: SparkSession, se
     assert 0 < sink.count <= 60
     sealed.stop_coordinator(sealed._services[0][0])
     sealed.coordinator(query_retention_ms=2000, segment_retention_ms=0, backlog_interval_ms=50, sweep_interval_ms=100)
-    eventually(
-        lambda: Query.parse("slow", sealed.data(PATHS.query("slow")) or b"").expired_ms > 0, 30, "it has expired"
-    )
+    eventually(lambda: Query.parse("slow", sealed.data(PATHS.query("slow")) or b"").expired_ms > 0, 30, "it expired")
     fast = read(spark, sealed, "g", query="fast")
     for _ in range(2):  # the second run publishes the first one's progress
         assert query(fast, Delivered(), tmp_path / "fast", availableNow=True).awaitTermination(120)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.clock import Ahead
 from tests.support.cuts import HandMadeRegion
 from tests.support.queries import shortened
 from tests.support.sealed import SealedGroup, sweeping
 from tests.support.terms import a_term
+from tests.support.wait import Ahead
 from tests.support.world import World
 from zk_group.coordinator.planning.backpressure import Bounds, Retention
 from zk_group.coordinator.retention.segments import SegmentCollector

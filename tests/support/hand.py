@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.support.memlog import from_the_beginning
-from tests.support.revoked import Revoked
-from tests.support.strategies import RANGE, only
-from tests.support.terms import NO_DELAY
+from tests.support.terms import NO_DELAY, RANGE, only
 from tests.support.wait import eventually
 from zk_group.consumer.config import ConsumerConfig
 from zk_group.consumer.membership.call_guard import MemberContext
@@ -18,6 +16,7 @@ from zk_group.consumer.membership.channel import FencedChannel
 from zk_group.consumer.membership.member import CommandDrain
 from zk_group.consumer.membership.offsets import CommittedOffsets
 from zk_group.consumer.membership.registration import register
+from zk_group.consumer.membership.roles import Role
 from zk_group.coordinator.assignors import Assignor
 from zk_group.coordinator.rebalance.rebalancer import Rebalancer, Turn
 from zk_group.coordinator.regions.plan import RegionRules
@@ -37,6 +36,19 @@ from zk_group.coordinator.zk.znodes.records import STATIC, Command, Registration
 SESSION_MS = 30_000
 Wrap = Callable[[Store], Store]
 """Puts a store of the test's in front of a session."""
+
+
+@dataclass(eq=False)
+class Revoked(Role):
+    """A role that notes the partitions that a member gives up.
+
+    :ivar note: called with them.
+    """
+
+    note: Callable[[PartitionSet], None]
+
+    def give_up(self, partitions: PartitionSet) -> None:
+        self.note(partitions)
 
 
 class Puppet:

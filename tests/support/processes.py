@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
 import signal
+import struct
 import subprocess
 import sys
+import termios
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from tests.support.wait import FAR_OFF_MS, eventually
@@ -71,9 +75,7 @@ class ProjectProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         if self._process.poll() is not None:
             return
         self.resume()
@@ -100,3 +102,26 @@ def consumer_process(
     arguments = ["run", "--zk", zk, "--group", group, "--consumer", consumer, "--log-dir", str(log_dir)]
     arguments += ["--topics", "t", "--session-timeout-ms", "1500", *options]
     return ProjectProcess(folder, as_file or consumer, "zk_group.consumer.cli", *arguments)
+
+
+def on_terminal(*arguments: str, columns: int = 80, env: Mapping[str, str] | None = None) -> str:
+    """What `python ARGUMENTS` prints on a terminal of this width, with its colours; stderr too."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    environment |= {"TERM": "xterm-256color", "PYTHONPATH": str(REPOSITORY), **(env or {})}
+    command = [sys.executable, *arguments]
+    with subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment, close_fds=True) as process:
+        os.close(slave)
+        printed = b""
+        while True:
+            try:
+                more = os.read(master, 65_536)
+            except OSError:  # the other end is closed
+                break
+            if not more:
+                break
+            printed += more
+        os.close(master)
+        assert process.wait(30) == 0, printed.decode()
+    return printed.decode().replace("\r\n", "\n")

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.clock import Ahead
 from tests.support.cuts import HandMadeRegion
 from tests.support.sealed import SealedGroup
-from tests.support.wait import within
+from tests.support.wait import Ahead, within
 from zk_group.consumer.streaming.source.options import SourceConfig
 from zk_group.consumer.streaming.source.planner import BatchPlanner, Planner
 from zk_group.consumer.streaming.source.segment_index import Sealed, SourceOffset

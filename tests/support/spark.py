@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -17,8 +18,11 @@ from tests.support.world import World
 from zk_group.consumer.logs.embedded.producer import Producer
 from zk_group.consumer.spark import register
 from zk_group.consumer.streaming.fetchers.pool import FetcherPool
+from zk_group.coordinator.zk.embedded.ensemble import command_line, descendants
 
 SESSION_MS = 4000
+EXECUTOR = "CoarseGrainedExecutorBackend"
+PYTHON = "pyspark.daemon"
 
 
 def spark_home(folder: Path) -> Path:
@@ -122,3 +126,22 @@ def query(frame: DataFrame, sink: Delivered, checkpoint: Path, **trigger: Any) -
     """Start a query that gives its batches to `sink`."""
     writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
     return writer.trigger(**(trigger or {"processingTime": "300 milliseconds"})).start()
+
+
+def executors(root: int) -> list[int]:
+    """The executor JVMs below a process."""
+    return [pid for pid in descendants(root) if EXECUTOR in command_line(pid)]
+
+
+def slots(root: int, zk_port: int) -> list[int]:
+    """The Python workers below a process that talk to ZooKeeper: those that run fetcher slots."""
+    return [pid for pid in descendants(root) if PYTHON in command_line(pid) and zk_port in _remote_ports(pid)]
+
+
+def _remote_ports(pid: int) -> set[int]:
+    """The ports that a process is connected to."""
+    try:
+        connections = psutil.Process(pid).net_connections("tcp")
+    except psutil.Error:
+        return set()
+    return {each.raddr.port for each in connections if each.raddr}

@@ -59,9 +59,7 @@ def query_of(spark: SparkSession, options: argparse.Namespace) -> StreamingQuery
     register(spark)
 
     def write(frame: DataFrame, batch: int) -> None:
-        rows = [
-            [row.topic, row.partition, row.offset] for row in frame.select("topic", "partition", "offset").collect()
-        ]
+        rows = [[r.topic, r.partition, r.offset] for r in frame.select("topic", "partition", "offset").collect()]
         target = folder / "batches" / f"{batch}-{os.getpid()}.json"
         target.with_suffix(".tmp").write_text(json.dumps(rows))
         target.with_suffix(".tmp").rename(target)

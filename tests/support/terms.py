@@ -1,4 +1,4 @@
-"""Terms of a coordinator for tests of its parts."""
+"""Terms of a coordinator for tests of its parts, and strategies for those that name one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+from zk_group.coordinator.assignors import Assignor, RangeAssignor
 from zk_group.coordinator.term.config import CoordinatorConfig
 from zk_group.coordinator.term.directory import Directory
 from zk_group.coordinator.term.elector import Election
@@ -18,6 +19,14 @@ from zk_group.coordinator.zk.store import Store
 from zk_group.coordinator.zk.znodes.records import Topic
 
 NO_DELAY: dict[str, Any] = {"zk": "unreachable:1", "group_initial_rebalance_delay_ms": 0}
+
+
+def only(assignor: Assignor) -> dict[str, Assignor]:
+    """A node that has this strategy and no other."""
+    return {assignor.name: assignor}
+
+
+RANGE = only(RangeAssignor())
 
 
 class HeldLease(Lease):

@@ -49,7 +49,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.support.strategies import only
+from tests.support.terms import only
 from tests.support.written_turns import COMMANDS, RECORD, WORDS, written
 from zk_group.coordinator.assignors import Assignment, Assignor, Subscriber
 from zk_group.coordinator.planning.invariants import broken_invariants
@@ -470,9 +470,7 @@ def carried_out(lines: Lines, decided: Plan, names: Collection[str]) -> Lines:
         for one in found.get(f"member {name}", ()):
             found[f"member {name}"] = [Line((*one.words, "left"), {**one.options, "runs": "-"})]
     seats = [*decided.given_up, *(end.seat for end in decided.terminations if end.seat is not None)]
-    return {
-        subject: some for subject, some in found.items() if subject not in {f"seat {one.instance}" for one in seats}
-    }
+    return {about: some for about, some in found.items() if about not in {f"seat {one.instance}" for one in seats}}
 
 
 def _line_of(command: Command) -> Line:

@@ -12,7 +12,7 @@ from kazoo.client import KazooClient
 
 from tests.simulation.store import SimStore
 from tests.support.memlog import MemoryLog
-from tests.support.strategies import only
+from tests.support.terms import only
 from tests.support.wait import FAR_OFF_MS, Waiting, eventually
 from zk_group.consumer.assignment.base import ClientAssignor
 from zk_group.consumer.config import ConsumerConfig, Subscription

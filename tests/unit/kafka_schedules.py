@@ -46,7 +46,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from tests.support.statements import split, statements
+from tests.support.stories import split, statements
 from tests.unit.modelled_kafka import MB, Brokers, Reader
 from zk_group.consumer.logs.base import LogError, Position
 from zk_group.consumer.logs.kafka import client

@@ -10,8 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from tests.support.strategies import RANGE
-from tests.support.terms import a_term
+from tests.support.terms import RANGE, a_term
 from tests.support.turns import snapshot_of, with_facts
 from tests.unit.manual import ManualRuntime
 from zk_group.coordinator.planning.membership import GroupRules

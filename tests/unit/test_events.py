@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.events import DEAD, JOINED, REBALANCING, STARTED, GroupEvents, RuleBroken, replayed
-from tests.support.statements import statements
+from tests.support.stories import statements
 from tests.support.turns import snapshot_of, with_facts
 from zk_group.consumer.cli.output import EventLines, RecordLines
 from zk_group.consumer.consumer import Record

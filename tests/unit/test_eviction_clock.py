@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.statements import split, statements
+from tests.support.stories import split, statements
 from tests.support.turns import cases
 from tests.unit.manual import ManualRuntime
 from zk_group.coordinator.planning.plan import Plan

@@ -12,8 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from tests.property.tree import MemoryTree
-from tests.support.strategies import RANGE, only
-from tests.support.terms import a_term, directory_of
+from tests.support.terms import RANGE, a_term, directory_of, only
 from tests.unit.manual import ManualRuntime
 from zk_group.consumer.membership.registration import register
 from zk_group.coordinator.assignors import Assignment, RangeAssignor, Subscriber, assigned

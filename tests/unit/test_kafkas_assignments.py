@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.strategies import only
+from tests.support.terms import only
 from tests.support.turns import Lines, Reader, carried_out, cases, lines_of
 from tests.unit.strategies import (
     STICKY,

@@ -15,7 +15,7 @@ from urllib.request import urlopen
 import pytest
 
 from tests.support.memlog import MemoryLog
-from tests.support.statements import split, statements
+from tests.support.stories import split, statements
 from tests.support.turns import cases, with_facts
 from tests.unit.manual import ManualRuntime
 from zk_group.consumer.config import ConsumerConfig

@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.support.allocated import allocated_bytes
 from tests.support.memlog import SizedLog, batch_of
 from tests.support.stories import play, stories
 from tests.unit.manual import ManualRuntime
@@ -22,6 +21,7 @@ from zk_group.consumer.fetching.record_buffer import Buffer, packed, records_of
 from zk_group.consumer.logs.base import (
     LOG_SCHEMA,
     NO_LIMITS,
+    POOL,
     Fetch,
     Fetched,
     Jump,
@@ -35,6 +35,12 @@ from zk_group.coordinator.zk.znodes.partitions import TopicPartition
 A, B, C = (TopicPartition("t", number) for number in range(3))
 NAMES = "ABCDE"
 MB = 1 << 20
+
+
+def allocated_bytes() -> int:
+    """Of all pools: what waits may be in another than the default one."""
+    pools = {pool.backend_name: pool for pool in (pa.default_memory_pool(), POOL)}
+    return sum(pool.bytes_allocated() for pool in pools.values())
 
 
 class BadLog(SizedLog):

@@ -10,8 +10,7 @@ import pytest
 
 from tests.property.tree import MemoryTree
 from tests.support.stores import FrontStore, Interrupted, lost_reply
-from tests.support.strategies import RANGE
-from tests.support.terms import a_term
+from tests.support.terms import RANGE, a_term
 from tests.support.turns import snapshot_of
 from tests.unit.manual import ManualRuntime
 from zk_group.coordinator.planning.plan import plan

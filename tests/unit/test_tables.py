@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 from rich.cells import cell_len
 
-from tests.support.terminal import on_terminal
+from tests.support.processes import on_terminal
 from zk_group.coordinator.cli.groups import HISTORY, LIST
 from zk_group.coordinator.zk.errors import UsageError
 from zk_group.coordinator.zk.process.cli import fitting, table_text

@@ -12,7 +12,7 @@ import pytest
 from tests.property.snapshots import CooperativeRange
 from tests.simulation.edits import parsed
 from tests.simulation.mutation import Mutation
-from tests.support.strategies import RANGE, only
+from tests.support.terms import RANGE, only
 from tests.support.turns import Case, cases, file_of
 from zk_group.coordinator.assignors import RoundRobinAssignor
 
