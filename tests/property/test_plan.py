@@ -17,7 +17,7 @@ from zk_group.coordinator.planning.plan import Plan, plan
 from zk_group.coordinator.planning.report import HISTORY_KEPT
 from zk_group.coordinator.planning.snapshot import Snapshot
 from zk_group.coordinator.rebalance.observation import Memory, ReadTimes, observe, writing, written
-from zk_group.coordinator.zk.znodes.group_state import EMPTY, STABLE, GroupState
+from zk_group.coordinator.zk.znodes.group_state import EMPTY, GROUP_STATES, STABLE, GroupState
 from zk_group.coordinator.zk.znodes.partitions import TopicPartition
 
 K = TypeVar("K")
@@ -38,6 +38,7 @@ def decided(draw: Draw) -> Decided:
     snapshot, assignor = turn(draw)
     found = plan(snapshot, only(assignor))
     assert not [*broken_invariants(snapshot, found)]
+    assert found.state.state in GROUP_STATES
     return Decided(snapshot, assignor, found)
 
 

@@ -47,6 +47,12 @@ def with_a_field(draw: Draw, kind: str) -> tuple[dict[str, Any], str]:
     return values, draw.choice(sorted(values))
 
 
+@tried(500, lambda draw: draw.randbytes(draw.upto(200)))
+def test_any_bytes_are_a_record_or_bad_data(data: bytes) -> None:
+    for kind in KINDS:
+        read(kind, data)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @tried(200, any_record)
 def test_a_record_is_read_back_as_it_was_written(kind: str, record: Any) -> None:

@@ -335,6 +335,7 @@ def test_a_lease_ends_when_the_rule_says(seed: int) -> None:
             renewals.append((sent_at, runtime.now))
         expected = until(renewals, opened, timeout_s) - runtime.now if renewals else 0.0
         assert lease.left_s == pytest.approx(max(0.0, expected))
+        assert lease.is_held == (lease.left_s > 0)
         runtime.now += draws.choice([0.0, 0.5, 0.9, 1.0, 1.5, 5.0])
 
 
