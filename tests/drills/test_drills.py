@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,9 +15,13 @@ import pytest
 from tests.support.drills import ALL_DRILLS, REPOSITORY, started
 from tests.support.wait import eventually
 from zk_group.coordinator.zk.embedded.ensemble import command_line, descendants
+from zk_group.drills.base.processes import NotReached
 from zk_group.drills.checker import check_files
+from zk_group.drills.testbed.testbed import DataFrameReader
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+READER = pytest.mark.full("each environment and kind of drill")
+"""Of tests of the Spark that reads the DataFrame."""
 
 
 @pytest.mark.timeout(1200)
@@ -92,3 +97,32 @@ def test_usage_error_is_one_sentence_and_exit_code_2(words: list[str], message: 
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@READER
+def test_reader_that_exits_reports_its_error_without_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    reader = DataFrameReader(tmp_path)
+    try:
+        with pytest.raises(NotReached, match=r"Spark has ended: .*JAVA_GATEWAY_EXITED"):
+            reader.read("localhost:1", "g")
+    finally:
+        reader.close()
+
+
+@READER
+def test_a_reader_that_was_killed_is_started_again_for_the_next_question(tmp_path: Path, zk: str) -> None:
+    reader = DataFrameReader(tmp_path)
+    try:
+        with pytest.raises(NotReached, match="no group missing"):
+            reader.read(zk, "missing")
+        os.kill(reader.process.pid, signal.SIGKILL)
+        eventually(lambda: not reader.process.is_running, 10, "it is gone")
+
+        with pytest.raises(NotReached, match="no group missing"):
+            reader.read(zk, "missing")
+        family = [reader.process.pid, *descendants(reader.process.pid)]
+        assert any("org.apache.spark" in command_line(pid) for pid in family)
+    finally:
+        reader.close()
+    eventually(lambda: not [pid for pid in family if command_line(pid)], 20, "its JVM has ended with it")

@@ -66,17 +66,14 @@ def _is_of_asks(path: str) -> bool:
     return path.startswith("/consumers/groups/") and path.split("/")[4:5] in (["sync"], ["sync_request"])
 
 
-def _as_seen(path: str, node: Znode | None) -> Znode | None:
-    return node._replace(data=as_before(path, node.data)) if node is not None else None
-
-
 class EarlierRelease(Hooked):
     """The session of a process of the previous release, without asks and without offered assignors."""
 
     def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Znode | None]:
         known = [path for path in paths if not _is_of_asks(path)]
         found = dict(zip(known, super().get_many(known, watch), strict=True))
-        return [_as_seen(path, found.get(path)) for path in paths]
+        nodes = ((path, found.get(path)) for path in paths)
+        return [node and node._replace(data=as_before(path, node.data)) for path, node in nodes]
 
     def children_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Listing | None]:
         known = [path for path in paths if not _is_of_asks(path)]

@@ -75,11 +75,6 @@ def front(world: World) -> Hooked:
     return fronts[0]
 
 
-def switched(front: Hooked, *expected: tuple[str, bool]) -> None:
-    """The coordinator has used these strategies. ZooKeeper shows a state before its writer has noted that."""
-    eventually(lambda: switches(front.states()) == list(expected), 10, f"the strategies are {expected}")
-
-
 def holds(member: PollingConsumer, *wanted: PartitionSet, timeout_s: float = 10.0, wait: Waiting = eventually) -> None:
     whole = frozenset().union(*wanted)
     wait(lambda: member.held == whole, timeout_s, f"{member.name} holds {sorted(map(str, whole))}")
@@ -223,7 +218,9 @@ def test_rolling_upgrade(group: EventGroup, front: Hooked, are_static: bool, ste
             eventually(lambda now=wanted: used() == now, 10, str(wanted))  # type: ignore[misc]
         group.consumes(20)
 
-    switched(front, *(each for each, _ in groupby(each for step in steps for each in step.used)))
+    expected = [each for each, _ in groupby(each for step in steps for each in step.used)]
+    # ZooKeeper shows a state before its writer has noted that.
+    eventually(lambda: switches(front.states()) == expected, 10, f"the strategies are {expected}")
     if first.used[0] == STICKY:
         assert after.owners() == before.owners(), "a strategy that is sticky moves nothing for it"
     events = group.consumes_everything()

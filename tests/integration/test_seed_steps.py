@@ -393,7 +393,7 @@ def test_topic_change_2_2_turns_of_interested_groups(world: World, stage: Manual
 # ---- TopicPartitionChangeListener.handleChildChange
 
 
-def test_partition_change_turns_of_interested_groups(world: World, stage: ManualStage, listening: Listening) -> None:
+def test_topic_partition_change_asks_interested_groups(world: World, stage: ManualStage, listening: Listening) -> None:
     stage.puppet("static", "c1", {"old": 1})
     stage.puppet("white", "c1", {"o.*": 1}, WHITE_LIST)
     stage.puppet("other", "c1", {"new": 1})

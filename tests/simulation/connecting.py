@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tests.simulation.latency import WIDE, WideLatency
-from tests.simulation.links import SimulatedLink
+from tests.simulation.links import WIDE, SimulatedLink, WideLatency
 from tests.simulation.servers import SimulatedServer
 
 if TYPE_CHECKING:

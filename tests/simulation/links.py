@@ -10,12 +10,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.acls import REFUSED
-from tests.simulation.latency import WIDE, WideLatency
 from tests.simulation.scheduler import Thread
-from tests.simulation.znodes import Event
+from tests.simulation.znodes import REFUSED, Event
 from zk_group.coordinator.zk.store import Listing, Node, Watch
 
 if TYPE_CHECKING:
@@ -29,6 +28,32 @@ GET, LIST, EXISTS, READ, ACLS, SYNC, COMMIT, CLOSE = range(8)
 
 _STEP_S = 1e-9
 """So much later, at least, comes what comes behind something else."""
+
+EVEN = "even"
+WIDE = "wide"
+"""How long packets take: evenly short, or as between machines that are near, far, and sometimes overloaded."""
+
+_BASES_S = (0.0002, 0.0005, 0.002, 0.01, 0.06)
+_WEIGHTS = (5, 4, 3, 2, 1)
+_SIGMA = 1.0
+_STALLS = 0.01
+_SHORTEST_STALL_S = 0.2
+_LONGEST_STALL_S = 2.0
+
+
+class WideLatency:
+    """That of one connection: a base that is drawn for it, times a factor that is drawn for each packet; and stalls."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self.base_s = random.choices(_BASES_S, _WEIGHTS)[0]
+
+    def hop_s(self) -> float:
+        """What the next packet takes."""
+        taken = self.base_s * self._random.lognormvariate(0.0, _SIGMA)
+        if self._random.random() < _STALLS:
+            taken += self._random.uniform(_SHORTEST_STALL_S, _LONGEST_STALL_S)
+        return taken
 
 
 @dataclass(slots=True, eq=False, repr=False)

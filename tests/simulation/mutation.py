@@ -54,3 +54,9 @@ def replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Patch:
 def constant(owner: Any, name: str, value: Any) -> Patch:
     """`owner.name` is another value."""
     return lambda: patch.object(owner, name, value)
+
+
+def apply(*patches: Patch) -> None:
+    """For as long as this process lasts."""
+    for make in patches:
+        make().start()

@@ -7,7 +7,7 @@ to say, and the stock profiles in which the hole shows soonest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import zk_group.consumer.membership.offsets
 import zk_group.consumer.membership.registration
 import zk_group.coordinator.rebalance.rebalancer
 from tests.simulation.edits import parsed
-from tests.simulation.mutation import Mutation, constant
+from tests.simulation.mutation import Mutation, Patch, apply, constant
 from zk_group.consumer.membership.claims import chunks
 
 _BLOCKS = {
@@ -37,3 +37,8 @@ _AREAS = (
 
 _TEXTS = [Path(__file__).with_name(f"{area}.txt").read_text() for area in _AREAS]
 MUTATIONS: Mapping[str, Mutation] = {each.name: each for text in _TEXTS for each in parsed(text, _BLOCKS)}
+
+
+def slip(name: str, *also: Patch) -> Callable[[], None]:
+    """Breaks the product by a mutation, for as long as this process lasts."""
+    return lambda: apply(*also, *MUTATIONS[name].patches)

@@ -64,7 +64,7 @@ class Profile:
     :ivar sweeps: whether anything is read again without a reason: by sweeps of the coordinator, and by whatever else
         looks now and then in case a watch was lost.
     :ivar steps: partitions in one multi of a large command or end; 0 for the product's own numbers.
-    :ivar latency: how long packets take: `even`, or `wide`, as slow as is drawn for each connection (`latency.py`).
+    :ivar latency: how long packets take: `even`, or `wide`, as slow as is drawn for each connection (`links.py`).
     """
 
     name: str

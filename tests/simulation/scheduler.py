@@ -19,6 +19,7 @@ import greenlet
 MOST_SWITCHES_AN_INSTANT = 50_000
 """More than this without the clock moving is a livelock."""
 
+OURS = ("simulation/scheduler.py", "simulation/runtime.py")
 STARTED_MS = 1_700_000_000_000
 
 LONGEST_FOR_A_LOCK_S = 600.0
@@ -165,12 +166,10 @@ class Thread:
         state = "over" if self.is_over else f"waits for {self.waits_for} since {self.since:.6f}"
         frame = self.greenlet.gr_frame
         stack = traceback.extract_stack(frame) if frame is not None else []
-        lines = [f"      {each.filename}:{each.lineno} {each.name}" for each in stack if not _is_ours(each.filename)]
+        lines = [
+            f"      {each.filename}:{each.lineno} {each.name}" for each in stack if not each.filename.endswith(OURS)
+        ]
         return "\n".join([f"    {self.process.life} {self.name}: {state}", *lines[-8:]])
-
-
-def _is_ours(filename: str) -> bool:
-    return filename.endswith(("simulation/scheduler.py", "simulation/runtime.py"))
 
 
 class Scheduler:

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tests.simulation.acls import REFUSED, allows
 from tests.simulation.links import ACLS, LIST, READ, SYNC, LinkRequest, SimulatedLink, leaves_watch
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.sessions import SimulatedSession
-from tests.simulation.znodes import CHILDREN, DELETED, Delta, Event, ServerTree
+from tests.simulation.znodes import CHILDREN, DELETED, REFUSED, Delta, Event, ServerTree, allows
 from zk_group.coordinator.zk.security import policy
 from zk_group.coordinator.zk.store import Listing
 from zk_group.coordinator.zk.wire import OPEN_ACL

@@ -6,14 +6,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.simulation.acls import SetAcl
 from tests.simulation.callbacks import CallbackThread, Watches
 from tests.simulation.connecting import Connector
 from tests.simulation.links import ACLS, CLOSE, COMMIT, EXISTS, GET, LIST, READ, SYNC, LinkRequest, SimulatedLink
 from tests.simulation.scheduler import SimulatedProcess, Thread
 from tests.simulation.servers import SimulatedServer
 from tests.simulation.sessions import SimulatedSession
-from tests.simulation.znodes import INVALID_ACL, Event
+from tests.simulation.znodes import INVALID_ACL, Event, SetAcl
 from zk_group.coordinator.zk.errors import (
     ConnectionLost,
     OutcomeUnknown,

@@ -12,8 +12,7 @@ from statistics import mean, median
 import pytest
 
 from tests.simulation.alone import Alone, Heard, alone
-from tests.simulation.latency import WIDE, WideLatency
-from tests.simulation.links import COMMIT, LinkRequest
+from tests.simulation.links import COMMIT, WIDE, LinkRequest, WideLatency
 from tests.simulation.store import Loss, SimStore, is_commit, is_sync
 from tests.simulation.znodes import Event, Znode
 from zk_group.coordinator.zk.errors import ConnectionLost, OutcomeUnknown, Refused, SessionLost, ZooKeeperUnreachable

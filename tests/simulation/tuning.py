@@ -26,7 +26,7 @@ import zk_group.coordinator.rebalance.group_reader
 import zk_group.coordinator.rebalance.rebalancer
 import zk_group.coordinator.term.elector
 import zk_group.coordinator.zk.update
-from tests.simulation.latency import WIDE
+from tests.simulation.links import WIDE
 from tests.simulation.parts import SharedDisk
 from tests.simulation.profile import Profile
 from tests.simulation.world import CHECKPOINT_INTERVAL_MS, DRAIN_TIMEOUT_MS

@@ -23,7 +23,7 @@ from tests.simulation.actors import (
     SlotTask,
 )
 from tests.simulation.assignors import COORDINATOR, MIXED, MadeUpFailure, Manner, Troubled, drawn_manner, installed
-from tests.simulation.latency import EVEN
+from tests.simulation.links import EVEN
 from tests.simulation.parts import Production, SharedDisk, SimLog
 from tests.simulation.profile import Profile
 from tests.simulation.runtime import SimRuntime

@@ -10,14 +10,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tests.simulation.acls import SetAcl
-from tests.simulation.latency import EVEN
-from tests.simulation.links import CLOSE, COMMIT, SYNC, LinkRequest
+from tests.simulation.links import CLOSE, COMMIT, EVEN, SYNC, LinkRequest
 from tests.simulation.scheduler import Scheduler, SimulatedProcess
 from tests.simulation.servers import SimulatedServer
 from tests.simulation.sessions import SimulatedSession, boundary_after
 from tests.simulation.store import SimStore
-from tests.simulation.znodes import Change, Delta
+from tests.simulation.znodes import Change, Delta, SetAcl
 from zk_group.coordinator.zk.errors import Refused, ZooKeeperUnreachable
 from zk_group.coordinator.zk.store import Check, Create, Operation, SetData
 
@@ -36,7 +34,7 @@ class SimulatedEnsemble:
     :ivar leader: None while there is none.
     :ivar epoch: the number of the last election.
     :ivar hop_s: a packet takes this long at least, and up to `hop_spread_s` more.
-    :ivar latency: `EVEN`, or `WIDE`: as long as it is, each connection is as slow as is drawn for it (`latency.py`).
+    :ivar latency: `EVEN`, or `WIDE`: as long as it is, each connection is as slow as is drawn for it (`links.py`).
     :ivar lag_spread_s: followers are behind the leader by up to this.
     :ivar splitting: how likely requests that are sent together do not arrive together.
     :ivar election_s: how long the servers are without a leader, shortest and longest.

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.drills.broken import plain_reader
 from tests.support.applications import application, batches, delivered_exactly, total
 from tests.support.sealed import SealedGroup
+from tests.support.sealed import batches as record_batches
 from tests.support.spark import Delivered, pool, produce, query, read
 from tests.support.wait import eventually
 from tests.support.world import World
@@ -19,6 +22,7 @@ from zk_group.coordinator.zk.store import Delete, SetData
 from zk_group.coordinator.zk.update import ensure
 from zk_group.coordinator.zk.znodes.paths import GroupPaths
 from zk_group.coordinator.zk.znodes.segments import Query, Segment, SegmentsRecord
+from zk_group.drills.workloads import spark_app
 
 pytestmark = pytest.mark.timeout(400)
 PATHS = GroupPaths("g")
@@ -329,3 +333,32 @@ def test_unknown_option_is_refused_in_a_stream_and_a_batch(spark: SparkSession, 
     for reader in (spark.read, spark.readStream):
         with pytest.raises(PySparkException, match=f"the source has no option '(?i:{name})'"):
             reader.format("zk_group").options(zk="127.0.0.1:1/x", group="g", **{name: "t"}).load()
+
+
+@pytest.mark.full("pools and queries in each situation")
+def test_plain_reader_of_drills_agrees_with_spark(spark: SparkSession, world: World, tmp_path: Path) -> None:
+    sealed = SealedGroup(world.store, tmp_path)
+    for partition, values in ((0, [b"0", b"1", b"2"]), (1, [b"0", b"0", b"7"]), (2, [b"0", b"no number", b"2"])):
+        sealed.name(numbered(sealed, partition, values))
+    asked = {"zk": world.zk, "group": "g", "failOnDataLoss": "true"}
+    spark_app.register(spark)
+
+    plain = plain_reader.counted(asked)
+
+    by_spark = spark_app.counted(spark.read.format("zk_group").options(**asked).load())
+    assert sorted(plain, key=str) == sorted(by_spark, key=str)
+    assert {each["partition"]: (each["distinct"], each["misplaced"]) for each in plain} == {
+        0: (3, 0),
+        1: (2, 2),
+        2: (2, 1),
+    }
+
+
+def numbered(sealed: SealedGroup, partition: int, values: list[bytes]) -> Segment:
+    """One more file, with these values and the topic's id as key."""
+    (batch,) = record_batches(partition, 0, len(values))
+    for name, column in (("key", [b"id"] * len(values)), ("value", values)):
+        batch = batch.set_column(
+            batch.schema.get_field_index(name), batch.schema.field(name), pa.array(column, pa.binary())
+        )
+    return sealed.written([batch], partition)

@@ -18,7 +18,8 @@ class Loss(proxy.Loss):
     """A loss that can be waited for."""
 
     def __init__(self, match: Match, *, is_request: bool, then: Callable[[], None] = lambda: None) -> None:
-        super().__init__(_predicate(match), is_request=is_request, then=then)
+        predicate = match if not isinstance(match, int) else lambda request: op_code(request) == match
+        super().__init__(predicate, is_request=is_request, then=then)
         self.match = match
 
     def wait(self, timeout_s: float = 10.0) -> bytes:
@@ -28,10 +29,6 @@ class Loss(proxy.Loss):
         """
         assert self.lost.wait(timeout_s), f"no packet that matches {self.match} was lost within {timeout_s:g} s"
         return self.request
-
-
-def _predicate(match: Match) -> proxy.Match:
-    return match if not isinstance(match, int) else lambda request: op_code(request) == match
 
 
 class Proxy(proxy.Proxy):

@@ -8,7 +8,7 @@ from zk_group.coordinator.planning.membership import Termination
 from zk_group.coordinator.planning.plan import Plan
 from zk_group.coordinator.planning.regional import RegionStep
 from zk_group.coordinator.planning.snapshot import SentCommand, Snapshot
-from zk_group.coordinator.zk.znodes.group_state import Ask, AskMember, ClientSide, Mark, Rebalance, Target
+from zk_group.coordinator.zk.znodes.group_state import Ask, ClientSide, Mark, Rebalance, Target
 from zk_group.coordinator.zk.znodes.partitions import PartitionSet
 from zk_group.coordinator.zk.znodes.records import (
     ASSIGN,
@@ -187,17 +187,15 @@ def _sent(name: str, sent: SentCommand) -> str:
 
 
 def _ask(name: str, one: Ask) -> str:
-    members = _list(_identity(each, member) for each, member in sorted(one.members.items()))
+    members = _list(
+        each if its.identity == f"{each}-1" else f"{each}:{its.identity}" for each, its in sorted(one.members.items())
+    )
     words = ["make", "ask", _number(name), one.protocol, one.leader, f"members={members}"]
     words += [f"attempt={one.attempt}"] if one.attempt > 1 else []
     words += [f"outdated={one.outdated}"] if one.outdated else []
     words.append(f"digest={_list(dict.fromkeys(each.digest for each in one.members.values()))}")
     words.append(f"lease={_list(dict.fromkeys(each.lease_ms for each in one.members.values()))}")
     return " ".join(words) + f": {one.reason}"
-
-
-def _identity(name: str, member: AskMember) -> str:
-    return name if member.identity == f"{name}-1" else f"{name}:{member.identity}"
 
 
 def _rebalance(one: Rebalance) -> str:

@@ -14,44 +14,32 @@ import zk_group.coordinator.planning.reconciliation
 import zk_group.coordinator.planning.report
 import zk_group.coordinator.rebalance.observation
 import zk_group.coordinator.regions.plan
-from tests.simulation.mutation import Patch, constant, replaced
+from tests.simulation.mutation import apply, constant, replaced
+from tests.simulation.mutations import slip
 from zk_group.coordinator.listeners.listeners import Listeners
 from zk_group.coordinator.listeners.topics import TopicListener
 from zk_group.coordinator.planning.asking import unchanged
 from zk_group.coordinator.planning.reconciliation import Step
-from zk_group.coordinator.rebalance.handlers import Handlers
 from zk_group.coordinator.rebalance.rebalancer import Rebalancer
 from zk_group.coordinator.service import CoordinatorService
 from zk_group.coordinator.zk.store import SetData
-from zk_group.coordinator.zk.znodes.group_state import EMPTY, STABLE
-from zk_group.coordinator.zk.znodes.paths import GroupPaths
 from zk_group.coordinator.zk.znodes.records import STOP_FETCHER, Command
 
 STARTS_LATE_S = 6.0
 SWEEPS_OVERLOOKED = 5
-LONGEST_WAIT_S = 8.5
 
 PLANS_ARE_NOT_CHECKED = replaced(Rebalancer, "_check", lambda original: lambda *given: None)
 """What would stop a mistake of the planner before it reaches ZooKeeper."""
 
-
-def _apply(*patches: Patch) -> None:
-    for patch in patches:
-        patch().start()
+stable_before_it_is = slip("a group is Stable while members start", PLANS_ARE_NOT_CHECKED)
+removed_commands_are_sent_again_at_once = slip("a command that was removed is sent again without a pause")
+failed_leader_is_asked_again = slip("failed leaders are not remembered")
+handler_waits_for_acknowledgements = slip("a handler waits for acknowledgements")
 
 
 def ends_at_once() -> None:
     """A coordinator ends before it has begun."""
     sys.exit(1)
-
-
-def stable_before_it_is() -> None:
-    """A group is called Stable as soon as it is known what it shall look like."""
-
-    def named_too_early(original: Any) -> Any:
-        return lambda who, due, asked: STABLE if who.everybody else EMPTY
-
-    _apply(replaced(zk_group.coordinator.planning.report, "_state_name", named_too_early), PLANS_ARE_NOT_CHECKED)
 
 
 def last_commit_is_sent_again() -> None:
@@ -76,7 +64,7 @@ def last_commit_is_sent_again() -> None:
 
         return handle_new_session
 
-    _apply(replaced(Rebalancer, "_write", noting), replaced(CoordinatorService, "_handle_new_session", resending))
+    apply(replaced(Rebalancer, "_write", noting), replaced(CoordinatorService, "_handle_new_session", resending))
 
 
 def commands_of_the_dead_stay() -> None:
@@ -100,7 +88,7 @@ def commands_of_the_dead_stay() -> None:
 
         return sorted_commands
 
-    _apply(
+    apply(
         replaced(zk_group.coordinator.planning.plan, "reconcile", telling),
         replaced(zk_group.coordinator.planning.reconciliation, "_sorted_commands", leaving),
         PLANS_ARE_NOT_CHECKED,
@@ -123,12 +111,7 @@ def starts_are_late() -> None:
 
         return reconcile
 
-    _apply(replaced(zk_group.coordinator.planning.plan, "reconcile", late))
-
-
-def removed_commands_are_sent_again_at_once() -> None:
-    """A command that its member has removed, and not carried out, is sent again without a pause."""
-    _apply(constant(zk_group.coordinator.rebalance.observation, "PAUSE_S", 0.0))
+    apply(replaced(zk_group.coordinator.planning.plan, "reconcile", late))
 
 
 def region_does_not_look_back() -> None:
@@ -143,7 +126,7 @@ def region_does_not_look_back() -> None:
         return following
 
     is_there = constant(plan.RegionGroups, "are_ready", lambda groups, region: bool(groups.participants))
-    _apply(is_there, replaced(plan, "_next", follows_nothing))
+    apply(is_there, replaced(plan, "_next", follows_nothing))
 
 
 def region_that_went_back_stays_resetting() -> None:
@@ -157,7 +140,7 @@ def region_that_went_back_stays_resetting() -> None:
 
         return are_ready
 
-    _apply(replaced(zk_group.coordinator.regions.plan.RegionGroups, "are_ready", waiting))
+    apply(replaced(zk_group.coordinator.regions.plan.RegionGroups, "are_ready", waiting))
 
 
 def new_partitions_are_overlooked() -> None:
@@ -181,25 +164,7 @@ def new_partitions_are_overlooked() -> None:
 
         return topic_partition_change
 
-    _apply(replaced(Listeners, "_handle", deaf), replaced(TopicListener, "topic_partition_change", blind))
-
-
-def handler_waits_for_acknowledgements() -> None:
-    """A turn lasts until every command that it sent has gone from its channel, or for a long time."""
-
-    def waiting(original: Any) -> Any:
-        def take_turn(self: Handlers, request: Any) -> None:
-            original(self, request)
-            paths, until = GroupPaths(request.key.name), time.monotonic() + LONGEST_WAIT_S
-            store = self._term.store
-            listing = store.children(paths.channels)
-            channels = [paths.channel(name) for name in (listing.names if listing is not None else ())]
-            while time.monotonic() < until and any(each and each.names for each in store.children_many(channels)):
-                self._runtime.sleep(0.05)
-
-        return take_turn
-
-    _apply(replaced(Handlers, "_take_turn", waiting))
+    apply(replaced(Listeners, "_handle", deaf), replaced(TopicListener, "topic_partition_change", blind))
 
 
 def hung_leader_is_waited_for() -> None:
@@ -208,7 +173,7 @@ def hung_leader_is_waited_for() -> None:
     def patient(original: Any) -> Any:
         return lambda snapshot, who, trigger, timeout_s: original(snapshot, who, trigger, 3600.0)
 
-    _apply(replaced(zk_group.coordinator.planning.policy, "group_of", patient))
+    apply(replaced(zk_group.coordinator.planning.policy, "group_of", patient))
 
 
 def dead_leader_is_waited_for() -> None:
@@ -226,30 +191,15 @@ def dead_leader_is_waited_for() -> None:
 
         return about
 
-    _apply(replaced(zk_group.coordinator.planning.asking, "_pending_ask", waiting))
-
-
-def failed_leader_is_asked_again() -> None:
-    """The oldest member is asked, though it has just failed."""
-
-    def forgetful(original: Any) -> Any:
-        def leader(group: Any) -> Any:
-            client = replace(group.before, failed=())
-            state = replace(group.snapshot.state, client=client)
-            return original(replace(group, snapshot=replace(group.snapshot, state=state)))
-
-        return leader
-
-    _apply(replaced(zk_group.coordinator.planning.asking, "_leader", forgetful))
+    apply(replaced(zk_group.coordinator.planning.asking, "_pending_ask", waiting))
 
 
 def failures_are_not_told() -> None:
     """Only the first member is notified of a failed assignment."""
 
-    def silent(original: Any) -> Any:
-        return lambda *given: original(*given)[:1]
-
-    _apply(replaced(zk_group.coordinator.planning.asking, "_notices", silent))
+    apply(
+        replaced(zk_group.coordinator.planning.asking, "_notices", lambda original: lambda *given: original(*given)[:1])
+    )
 
 
 def asks_of_another_are_made_anew() -> None:
@@ -270,7 +220,7 @@ def asks_of_another_are_made_anew() -> None:
 
         return about
 
-    _apply(
+    apply(
         replaced(zk_group.coordinator.planning.asking, "_asked", noting),
         replaced(zk_group.coordinator.planning.asking, "_pending_ask", strange),
     )
@@ -292,4 +242,4 @@ def another_share_than_the_answer() -> None:
 
         return adopted
 
-    _apply(replaced(zk_group.coordinator.planning.asking, "_adopted", exchanged))
+    apply(replaced(zk_group.coordinator.planning.asking, "_adopted", exchanged))
