@@ -152,9 +152,8 @@ class GroupReader:
         on_thread = self._threads.read(state, members, channels, owners)
         now_ms = self._term.clock.now_ms()
         at = ReadTimes(now_s, now_ms, now_ms - round(1000 * changed_s))
-        hold_ages_s = {
-            (m.consumer, m.incarnation): self._memory.age_s("mark", m.consumer, m.incarnation) for m in state.marks
-        }
+        lives = [(hold.consumer, hold.incarnation) for hold in state.marks]
+        hold_ages_s = {life: self._memory.age_s("mark", *life) for life in lives}
         failed = state.client.failed_ask if state.client is not None else ""
         failed_age_s = self._memory.age_s("failed ask", failed) if failed else 0.0
         grown_age_s = self._grown_age_s(state, asks, topics)
@@ -170,8 +169,7 @@ class GroupReader:
             HistoryFacts(history, rebalance),
         )
         created = self._czxid(state_node)
-        has_sync = sync is not None
-        znodes = GroupZnodes(state_node.stat.version, created, owner_parents, offset_parents, has_sync)
+        znodes = GroupZnodes(state_node.stat.version, created, owner_parents, offset_parents, sync is not None)
         return GroupRead(snapshot, znodes, at)
 
     def _grown_age_s(self, state: GroupState, asks: Sequence[RequestView], topics: Mapping[str, Topic]) -> float:

@@ -226,8 +226,7 @@ def test_an_elector_whose_watch_was_lost_looks_again(
 
     eventually(lambda: candidate.terms, 5, "it is elected")
     (term,) = candidate.terms
-    assert term is not None
-    assert term.epoch == elected.term.epoch + 1
+    assert term is not None and term.epoch == elected.term.epoch + 1
 
 
 # ---- turns

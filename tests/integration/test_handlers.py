@@ -468,8 +468,7 @@ def test_a_turn_lists_no_owners_and_offsets_of_topics_that_do_not_exist(world: W
 
     read = reader.read({"t": Topic("t", "id", (0,))})
 
-    assert read is not None
-    assert len(read.znodes.owner_parents) == 501
+    assert read is not None and len(read.znodes.owner_parents) == 501
     assert [path for path in store.paths if path.startswith((SMALL.owners_of(""), SMALL.offsets_of("")))] == [
         SMALL.owners_of("t")
     ]

@@ -37,8 +37,7 @@ class Decided(NamedTuple):
 def decided(draw: Draw) -> Decided:
     snapshot, assignor = turn(draw)
     found = plan(snapshot, only(assignor))
-    assert not [*broken_invariants(snapshot, found)]
-    assert found.state.state in GROUP_STATES
+    assert found.state.state in GROUP_STATES and not [*broken_invariants(snapshot, found)]
     return Decided(snapshot, assignor, found)
 
 
@@ -60,8 +59,7 @@ def test_plan_is_the_same_in_any_order_of_reading_and_its_state_is_read_back(tur
     first, second = plan(snapshot, only(assignor)), plan(snapshot, only(assignor))
     found = plan(with_facts(snapshot, **other, state=state), only(assignor))
 
-    assert snapshot == before
-    assert first == second == found
+    assert first == second == found and snapshot == before
     assert first.state.to_bytes() == found.state.to_bytes()
     assert GroupState.parse("state", found.state.to_bytes()) == found.state
 
@@ -75,8 +73,7 @@ def test_what_is_read_is_folded_into_the_memory_the_same_way_each_time(turn: tup
 
     first, second = observe(memory, read, ReadTimes(3.0, 1000, 900)), observe(memory, read, ReadTimes(3.0, 1000, 900))
 
-    assert first == second
-    assert memory == before
+    assert first == second and memory == before
     assert writing(memory, decided) == writing(before, decided)
 
 
@@ -108,18 +105,15 @@ def test_only_departed_half_ended_or_silent_incarnations_are_ended(turn: Decided
 
     for end in decided.terminations:
         name, channel = end.view.consumer, end.view.channel
-        assert channel is not None
-        assert channel.incarnation
+        assert channel is not None and channel.incarnation
         assert end.owners == end.view.running & snapshot.partitions.owners
         member = snapshot.members.registered.get(name)
         registration = member.registration if member else None
         is_registered = registration is not None and registration.incarnation == channel.incarnation
         if end.evicted:
             silent_s = max(end.view.idle_s, end.view.compliance.waits_s)
-            assert is_registered
-            assert channel.is_live
-            assert registration is not None
-            assert silent_s >= registration.max_poll_interval_ms / 1000
+            assert is_registered and channel.is_live
+            assert registration is not None and silent_s >= registration.max_poll_interval_ms / 1000
         else:
             assert member is None or registration is not None
             assert not is_registered or (channel.ended is not None and end.view.running)
@@ -178,10 +172,8 @@ def test_stable_group_has_no_outstanding_commands_and_an_empty_one_no_target(tur
 
 @turns
 def test_incomplete_plan_has_the_time_of_the_next_turn(turn: Decided) -> None:
-    again_s = turn.plan.again_s
     is_over = turn.plan.state.state in (STABLE, EMPTY) and not turn.plan.state.marks
-
-    assert is_over if again_s is None else again_s >= 0
+    assert is_over if turn.plan.again_s is None else turn.plan.again_s >= 0
 
 
 @tried(TURNS, turn, lambda draw: draw.upto(30), lambda draw: draw.upto(40))

@@ -209,8 +209,7 @@ def test_certificate_and_key_belong_together(made: MadeCA) -> None:
 def test_servers_are_verified_with_the_given_ca_alone(made: MadeCA) -> None:
     context = ZooKeeperAccess(zk_tls=True, zk_tls_ca=str(made.file)).tls_context()
 
-    assert context is not None
-    assert len(context.get_ca_certs()) == 1
+    assert context is not None and len(context.get_ca_certs()) == 1
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
     assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
 

@@ -89,8 +89,7 @@ def test_every_multi_checks_the_epoch_and_moves_the_states_version_by_one() -> N
     assert len(found) > 5
     for nth, (check, state, *_) in enumerate(found):
         assert check == Check(COORDINATOR_EPOCH, 9)
-        assert isinstance(state, SetData)
-        assert (state.path, state.version) == (PATHS.state, 1 + nth)
+        assert isinstance(state, SetData) and (state.path, state.version) == (PATHS.state, 1 + nth)
 
 
 def test_a_plan_with_nothing_but_a_state_is_one_multi() -> None:
@@ -139,8 +138,7 @@ def test_large_end_moves_the_fence_then_removes_partitions_offsets_and_owners() 
     gone: set[str] = set()
     for nth, operations in enumerate(found[:3], 1):
         (moved,) = written(operations, PATHS.channel("a"))
-        assert isinstance(moved, SetData)
-        assert moved.version == 1 + nth
+        assert isinstance(moved, SetData) and moved.version == 1 + nth
         kept = parsed_channel("channel", moved.data).running
         offsets = {each.path for each in operations if isinstance(each, Create)}
         owners = {each.path for each in operations if isinstance(each, Delete)}
