@@ -165,20 +165,21 @@ def leader_stops_before_it_assigns() -> None:
     """A leader gives up what it fetches before it answers, and takes it again: as if it had to rejoin."""
 
     def giving_up(original: Any) -> Any:
-        def drain(self: Any, store: Any, fenced: Any, give_up: Any) -> Any:
-            decided = self._client._decided if self._client is not None else None
-            if decided is None:
-                return original(self, store, fenced, give_up)
+        def drain(self: Any, store: Any, fenced: Any) -> Any:
+            client = next((role for role in self._roles if hasattr(role, "_decided")), None)
+            if client is None:
+                return original(self, store, fenced)
+            decided = client._decided
 
             def stopping(*given: Any) -> Any:
-                give_up(frozenset(fenced.channel.running))
+                self.give_up(frozenset(fenced.channel.running))
                 return decided(*given)
 
-            self._client._decided = stopping
+            client._decided = stopping
             try:
-                return original(self, store, fenced, give_up)
+                return original(self, store, fenced)
             finally:
-                del self._client._decided
+                del client._decided
 
         return drain
 
