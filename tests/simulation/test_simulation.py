@@ -77,8 +77,7 @@ def test_change_without_effect_leaves_every_history(profile: str, first: int, re
     """`pytest ... -k leaves_every_history --rewrite` after a change that is to have one: say so in its commit."""
     known = json.loads(DIGESTS.read_text())
     name = f"{profile} {first} to {first + DIGESTED - 1}"
-    texts = [history_text(simulate(seed, PROFILES[profile])) for seed in range(first, first + DIGESTED)]
-
+    texts = (history_text(simulate(seed, PROFILES[profile])) for seed in range(first, first + DIGESTED))
     found = hashlib.sha256("".join(texts).encode()).hexdigest()[:16]
 
     if request.config.getoption("--rewrite"):
