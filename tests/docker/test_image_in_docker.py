@@ -27,7 +27,7 @@ ROOT = HERE.parents[1]
 BASE = "docker.io/library/python:3.12-slim"
 STAND_IN = "zk-group-coordinator/python:stand-in"
 TAG = "zk-group-coordinator:test"
-SOURCES = ("coordinator", "consumer", "drills", "setup.cfg", "pyproject.toml", "README.md", "LICENSE")
+SOURCES = ("coordinator", "consumer", "drills", "zk_group", "setup.cfg", "pyproject.toml", "README.md", "LICENSE")
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("image")
     for name in SOURCES:
         source = ROOT / name
-        shutil.copytree(source, folder / name) if source.is_dir() else shutil.copy(source, folder / name)
+        shutil.copytree(source, folder / name, symlinks=True) if source.is_dir() else shutil.copy(source, folder / name)
     shutil.copytree(ROOT / "deploy", folder / "deploy")
     wheels = folder / "deploy" / "wheels"
     done = subprocess.run(
