@@ -73,8 +73,8 @@ def obeys_withdrawn_commands() -> None:
         return received
 
     def forgetting(original: Any) -> Any:
-        def take(self: Any, store: Any, fenced: Any, received: Any, give_up: Any) -> None:
-            original(self, store, fenced, received, give_up)
+        def take(self: Any, store: Any, fenced: Any, received: Any) -> None:
+            original(self, store, fenced, received)
             del self._unapplied[received.name]
 
         return take
