@@ -6,6 +6,7 @@ group's `MemberProtocol` decides which, and when: `partitions.py`, `barrier.py` 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -150,12 +151,12 @@ class Obstacles:
     timers: tuple[float, ...] = ()
 
 
-class MemberProtocol:
+class MemberProtocol(ABC):
     """Decides the next command of each member: one at most is outstanding."""
 
+    @abstractmethod
     def desired(self, now: Round, name: str) -> Command | None:
         """The desired command of a member: a stop first, then a start of its target, then a drain."""
-        raise NotImplementedError
 
     def accepts(self, now: Round, view: ChannelView, sent: SentCommand, desired: Command | None) -> bool:
         """Whether an outstanding command in a readable channel may stand for the desired one."""

@@ -98,15 +98,42 @@ class NoRegion(RegionGuard):
 
 
 @dataclass(frozen=True, slots=True)
-class SealingRegion(RegionGuard):
-    """A region of slots: sealed segments stay, so that a new generation voids the open checkpoint only."""
+class BoundRegion(RegionGuard):
+    """The region of a group that is, or will be, bound to one.
+
+    :ivar member_of: the region that the members register for.
+    """
 
     snapshot: Snapshot
     view: RegionView
     member_of: RegionMembership
 
+    def bound(self, first_state: str) -> RegionStep:
+        """The region with the group bound to it.
+
+        :param first_state: of a region that does not exist yet.
+        :raises RebalanceFailed: when the region cannot be read, or has no room.
+        """
+        snapshot, view = self.snapshot, self.view
+        if view.is_unreadable:
+            raise RebalanceFailed(f"consistent region {view.name} cannot be read: see its znode")
+        if view.refusal:
+            raise RebalanceFailed(view.refusal)
+        # The region's znode may have been lost: a new one must not reuse the reset of any member.
+        resets = [progress_of(each).reset for each in snapshot.members.channels.values()]
+        reset, now_ms = 1 + min(max(resets, default=0), MAX_CONTINUED), snapshot.coordinator.now_ms
+        known = view.record or Region(self.member_of.kind, first_state, reset=reset, since_ms=now_ms)
+        bound = known.including(snapshot.group, is_new=snapshot.state.region is None)
+        if len(bound.groups) > MAX_GROUPS:
+            raise RebalanceFailed(f"consistent region {view.name} has {MAX_GROUPS} groups, as many as it may have")
+        return RegionStep(view.name, view.record, bound)
+
+
+class SealingRegion(BoundRegion):
+    """A region of slots: sealed segments stay, so that a new generation voids the open checkpoint only."""
+
     def guard(self, decision: Decision, members: Membership, policy: AssignmentPolicy) -> Guarded:
-        step = bound_step(self.snapshot, self.view, self.member_of, RUNNING)
+        step = self.bound(RUNNING)
         if decision.is_new or _has_bounced(self.snapshot.state, decision.assignment):
             step = replace(step, after=replace(step.after, open=0), aborted=step.after.open, is_touched=True)
         return Guarded(decision, members, step)
@@ -134,17 +161,11 @@ class SealingRegion(RegionGuard):
         return GroupRegion(self.view.name, 0, _away(now))
 
 
-@dataclass(frozen=True, slots=True)
-class StatefulRegion(RegionGuard):
+class StatefulRegion(BoundRegion):
     """A region of consumers: a new generation is a reset to the last complete cut, after a checkpoint if one can be."""
 
-    snapshot: Snapshot
-    view: RegionView
-    member_of: RegionMembership
-
     def guard(self, decision: Decision, members: Membership, policy: AssignmentPolicy) -> Guarded:
-        snapshot, view = self.snapshot, self.view
-        step = bound_step(snapshot, view, self.member_of, RESETTING)
+        snapshot, view, step = self.snapshot, self.view, self.bound(RESETTING)
         if decision.is_new and _may_wait(snapshot, members, step.after) and (held_for := _waits_for(view, step.after)):
             step = replace(step, held_for=held_for)
             decision = policy.hold(decision, members)
@@ -174,27 +195,6 @@ class StatefulRegion(RegionGuard):
 
 def _away(now: Round) -> tuple[str, ...]:
     return tuple(sorted(now.assignment.target.keys() & now.membership.away.keys()))
-
-
-def bound_step(snapshot: Snapshot, view: RegionView, member_of: RegionMembership, first_state: str) -> RegionStep:
-    """The region with the group bound to it.
-
-    :param first_state: of a region that does not exist yet.
-    :raises RebalanceFailed: when the region cannot be read, or has no room.
-    """
-    before = view.record
-    if view.is_unreadable:
-        raise RebalanceFailed(f"consistent region {view.name} cannot be read: see its znode")
-    if view.refusal:
-        raise RebalanceFailed(view.refusal)
-    # The region's znode may have been lost: a new one must not reuse the reset of any member.
-    resets = [progress_of(each).reset for each in snapshot.members.channels.values()]
-    highest = min(max(resets, default=0), MAX_CONTINUED)
-    known = before or Region(member_of.kind, first_state, reset=highest + 1, since_ms=snapshot.coordinator.now_ms)
-    bound = known.including(snapshot.group, is_new=snapshot.state.region is None)
-    if len(bound.groups) > MAX_GROUPS:
-        raise RebalanceFailed(f"consistent region {view.name} has {MAX_GROUPS} groups, as many as it may have")
-    return RegionStep(view.name, before, bound)
 
 
 def after_reset(region: Region, sequence: int, now_ms: int) -> Region:

@@ -158,7 +158,7 @@ class Rebalancer:
         """
         if broken := next(broken_invariants(snapshot, decided), ""):
             self._term.metrics.plan_refused(self._group)
-            raise RebalanceFailed(f"the plan breaks an invariant, nothing of it was written: {broken}")
+            raise RebalanceFailed(f"the plan breaks an invariant and is not written: {broken}")
 
     def fail(self, reason: str) -> None:
         """Write `RebalanceFailed` and the reason into the group's state."""
