@@ -13,17 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from zk_group.coordinator.zk.errors import BadData, Refused, StoreError, UsageError
-from zk_group.coordinator.zk.store import (
-    MAX_COMMIT_BYTES,
-    MAX_OPERATIONS,
-    Check,
-    Create,
-    Delete,
-    Operation,
-    SetData,
-    Store,
-)
-from zk_group.coordinator.zk.update import batches
+from zk_group.coordinator.zk.store import MAX_COMMIT_BYTES, Check, Create, Delete, Operation, SetData, Store
+from zk_group.coordinator.zk.update import ROOM, batches
 from zk_group.coordinator.zk.values import in_chunks
 from zk_group.coordinator.zk.znodes.group_state import (
     CLIENT,
@@ -52,7 +43,6 @@ from .roles import Role
 log = logging.getLogger(__name__)
 
 IDS_AT_ONCE = 25
-ROOM = MAX_OPERATIONS - 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Back-pressure decisions: pausing fetchers, limiting their seals, and the queries that collection waits for.
 
-Pure. Znode content in, znode content out; `collect_segments` applies it.
+Pure. Znode content in, znode content out; `coordinator/retention/segments.py` applies it.
 """
 
 from __future__ import annotations

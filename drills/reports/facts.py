@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from zk_group.drills.checker import Checker
 from zk_group.drills.checker.replay.history_files import problem
 from zk_group.drills.checker.replay.verdict import Event, ascii_line
 
@@ -20,7 +21,7 @@ MINUS = "\u2212"
 FAR = 1e9
 """Maximum seconds of a history; larger values are not times."""
 
-INVARIANTS = tuple(f"S{number}" for number in range(1, 10)) + tuple(f"L{number}" for number in range(1, 6))
+INVARIANTS = tuple(each.name for each in Checker().invariants)
 MARKS = ("T0", "T1", "T2", "T3", "T4", "T5")
 PASS, FAIL, INCONCLUSIVE = "PASS", "FAIL", "INCONCLUSIVE"
 

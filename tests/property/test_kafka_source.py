@@ -68,7 +68,7 @@ def is_behind(kafka: Brokers, reader: Reader, partition: TopicPartition) -> bool
 
 
 @pytest.mark.long
-@tried(150, steps)
+@tried(200, steps)
 def test_records_come_once_and_in_order_and_all_of_them_when_the_brokers_are_back(lines: list[str]) -> None:
     """The reader checks each poll: consecutive offsets, of the topic with its id, of assigned partitions."""
     with modelled_kafka() as kafka:

@@ -20,10 +20,7 @@ SOME = 100
 
 
 class Producing:
-    """Writes into topic `t` all the time.
-
-    :ivar written: how many records stand in the log.
-    """
+    """Writes into topic `t` all the time."""
 
     def __init__(self, world: World, log_dir: Path) -> None:
         self._producer = Producer.for_store(world.store, log_dir, world.brokers)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -65,12 +68,22 @@ def missing_files(page: Path) -> list[str]:
 
 
 def missing_tests(page: Path) -> list[str]:
-    """The tests that a page names as `tests/FILE.py` or `tests/FILE.py::NAME`, and that do not exist."""
-    named = set(re.findall(r"(tests/[\w/]+\.py)(?:::(\w+))?", page.read_text()))
-    found = {file: (ROOT / file).read_text() for file, _ in named if (ROOT / file).exists()}
-    return sorted(
-        f"{file}::{name}" for file, name in named if file not in found or (name and f"def {name}(" not in found[file])
-    )
+    """The tests that a page names, and that do not exist: `tests/FILE.py`, `tests/FILE.py::NAME`, `NAME` or `NAME*`."""
+    text, tests = page.read_text(), tests_by_file()
+    missing = {
+        f"{file}::{name}"
+        for file, name in re.findall(r"(tests/[\w/]+\.py)(?:::(\w+))?", text)
+        if not (ROOT / file).exists() or (name and name not in tests[file])
+    }
+    known = {*chain.from_iterable(tests.values()), *(Path(file).stem for file in tests)}
+    return sorted(missing | {name for name in re.findall(r"`(test_\w+\*?)`", text) if not fnmatch.filter(known, name)})
+
+
+@cache
+def tests_by_file() -> dict[str, set[str]]:
+    """The names of the functions in each file of tests."""
+    files = (ROOT / "tests").rglob("*.py")
+    return {one.relative_to(ROOT).as_posix(): set(re.findall(r"def (\w+)\(", one.read_text())) for one in files}
 
 
 def shown_commands(text: str) -> list[str]:

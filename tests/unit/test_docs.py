@@ -66,10 +66,9 @@ def test_every_link_file_and_test_that_a_page_names_exists(path: Path, missing: 
     assert missing(path) == []
 
 
-def test_every_cited_source_is_a_row_and_every_test_of_a_row_exists() -> None:
+def test_every_cited_source_is_a_row() -> None:
     text = page("sources.md")
     ids = re.findall(r"^\| ([A-Z]\d+) \|", text, re.MULTILINE)
-    tests = re.findall(r"def (test_\w+)\(", "\n".join(one.read_text() for one in (ROOT / "tests").rglob("test_*.py")))
     folders = ("coordinator", "consumer", "drills", "tests", "scripts", "docs")
     files = [*(one for folder in folders for one in (ROOT / folder).rglob("*")), *ROOT.glob("*.md")]
     cited: set[str] = set()
@@ -85,8 +84,6 @@ def test_every_cited_source_is_a_row_and_every_test_of_a_row_exists() -> None:
 
     assert (len(ids) > 140, len(set(ids))) == (True, len(ids))
     assert (len(cited) > 15, cited - set(ids), old) == (True, set(), [])
-    for name, rest in re.findall(r"`(test_\w+)(\*?)`", text):
-        assert [one for one in tests if one == name or (rest and one.startswith(name))], name
 
 
 def test_the_readme_fits_on_a_page_and_links_every_page_of_the_docs() -> None:

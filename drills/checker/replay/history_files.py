@@ -79,7 +79,6 @@ _APPLICATION: dict[str, Shape] = {
     **_LIFE, "reset": _whole, "checkpoint": _whole, "states": _states, "member": _member,
 }  # fmt: skip
 _NAMES = _optional(_text)
-_ANYTHING: Shape = lambda value: True  # noqa: E731
 
 SHAPES: Mapping[str, Mapping[str, Shape]] = {
     "run": {"bounds": _map(_number)},
