@@ -36,7 +36,7 @@ def _generation(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
         yield f"generation {after.generation} has another target than before"
     static |= snapshot.members.seats.keys() - {name for name, _ in _registrations(snapshot)}
     is_adopted = after.client is not None and (before.client is None or after.client.ask != before.client.ask)
-    is_due = is_other or is_adopted or any(_lost_owners(snapshot))
+    is_due = is_other or is_adopted or any(_lost_owners(snapshot)) or _flags(before) != _flags(after)
     if plan.is_new_generation and not is_due and _shares(before, static) == _shares(after, static):
         yield f"generation {after.generation} has the target of the one before"
 
@@ -44,6 +44,11 @@ def _generation(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
 def _shares(state: GroupState, static: Set[str]) -> dict[str, object]:
     """A target's members, static ones in any incarnation, with their threads."""
     return {name: (one.threads, "" if name in static else one.incarnation) for name, one in state.target.items()}
+
+
+def _flags(state: GroupState) -> dict[str, object]:
+    """What a target's members have of an answer besides partitions."""
+    return {name: (one.has_state, one.is_sent) for name, one in state.target.items()}
 
 
 def _lost_owners(snapshot: Snapshot) -> Iterator[PartitionSet]:
@@ -161,7 +166,8 @@ def _stable(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
         return
     if plan.stops or plan.starts:
         yield "the group is Stable, and a member gets a command"
-    lives = {name: each.incarnation for name, each in _registrations(snapshot)}
+    ended = {end.view.consumer for end in plan.terminations}
+    lives = {name: each.incarnation for name, each in _registrations(snapshot) if name not in ended}
     for name, target in plan.state.target.items() if _is_of_partitions(plan) else ():
         channel = snapshot.members.channel_of(name) if lives.get(name) == target.incarnation else None
         is_its = channel is not None and channel.is_live and channel.incarnation == target.incarnation

@@ -429,14 +429,16 @@ class Reader:
         for key, text in one.options.items():
             if "-" in key:
                 name, thread = key.split("/") if "/" in key else (key.rpartition("-")[0], key)
-                found[name] = MemberAnswer({thread: partitions(text)} if partitions(text) else {})
+                assigned = {thread: partitions(text)} if partitions(text) else {}
+                found[name] = replace(found.get(name, MemberAnswer()), threads=assigned)
         return found
 
     def _answer(self, one: Line, entries: Mapping[str, MemberAnswer]) -> Answer:
         if "error" in one.options:
             return Answer(error=one.text("error"))
         names = one.names("names") or tuple(sorted(entries))
-        return Answer(names) if "states" in one.options else Answer(names, {"t": "id-t"}, {"t": frozenset({0, 1})})
+        is_of_partitions = any("-" in key for key in one.options)
+        return Answer(names, {"t": "id-t"}, {"t": frozenset({0, 1})}) if is_of_partitions else Answer(names)
 
     def _ids(self, some: Iterable[TopicPartition]) -> dict[str, str]:
         return {name: self._topics[name].id for name in by_topic(some) if name in self._topics}
